@@ -56,7 +56,7 @@ def _print(comparison: "Comparison") -> None:
         ("images", ", ".join([f"{comparison.shared_images} in both", *only])),
         *(("model", text) for text in relies.changes(comparison, ("A", "B"))),
     ])  # fmt: skip
-    head = ["metric", "maps", *(["infill"] if by_infill else []), "A", "B", "B - A", "images", "reading"]
+    head = ["metric", "maps", *(["infill"] if by_infill else []), "A", "B", "B - A (bootstrap)", "images", "reading"]
     rows = [_row(difference, by_infill) for difference in comparison.differences]
     console.print_table(head, rows, names=2 + by_infill)
     changed = [check for check in comparison.checks if check.before != check.after]

@@ -61,15 +61,15 @@ def _row(metric: "MetricResult", results: "Results") -> list[str]:
     """A figure, its best control and the difference, for a table."""
     from auditkit.metrics.table import title
     from auditkit.report import sections
-    from auditkit.report.formatting import interval, number, signed, source
+    from auditkit.report.formatting import marked_interval, number, signed, source
 
     control, pair = sections.best_control(metric, results)
     several = len(sections.bundles(results)) > 1 and metric.bundle
     name = f"{title(metric.name)}, {source(metric.bundle)}" if several else title(metric.name)
     value, beside = number(metric.value), ["", "", ""]
-    ends = interval(metric.low, metric.high)
+    ends = marked_interval(metric)
     if control:
-        ends_of_pair = interval(pair.low, pair.high) if pair else ""
+        ends_of_pair = marked_interval(pair) if pair else ""
         difference = f"{signed(pair.value)} ({ends_of_pair})" if pair and ends_of_pair else ""
         beside = [number(control.value), difference, source(control.bundle)]
     return [name, f"{value} ({ends})" if ends else value, *beside]

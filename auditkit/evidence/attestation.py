@@ -125,8 +125,8 @@ def _predicate(results: Results) -> dict[str, Json]:
     for entry in entries:
         tests[_RESULTS[entry.outcome]].append(entry.id)
     policy, gate = results.policy, results.finding_gate
-    figures = [{"metric": metric.name, "bundle": metric.bundle, "infill": metric.infill, "value": metric.value,
-                "low": metric.low, "high": metric.high, "n": metric.n} for metric in results.metrics]  # fmt: skip
+    names = ("bundle", "infill", "value", "low", "high", "interval", "n")
+    figures = [{"metric": metric.name, **{name: getattr(metric, name) for name in names}} for metric in results.metrics]
     return {
         "result": "FAILED" if gate is not None and gate.status != "pass" else _RESULTS[verdict.outcome],
         "configuration": [_descriptor(_POLICY, policy.sha256)] if policy else [],

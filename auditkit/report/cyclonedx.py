@@ -70,7 +70,7 @@ def _images(results: Results) -> _Object:
 
 def _figures(results: Results) -> Iterator[_Object]:
     """The figures of the model and its maps, and those by group; controls and classes stay in results.json."""
-    for metric in sections.with_tested_intervals(results).metrics:
+    for metric in results.metrics:
         if metric.value is not None:
             yield _figure(metric, "")
     for figure in results.groups.figures if results.groups else ():
@@ -81,7 +81,8 @@ def _figure(figure: MetricResult | GroupFigure, group: str) -> _Object:
     maps = f"heatmaps {source(figure.bundle)}" if figure.bundle else ""
     infill = f"infill {figure.infill}" if figure.infill else ""
     entry: _Object = {"type": title(figure.name), "value": f"{figure.value:.6g}"}
-    entry["slice"] = line(", ".join(filter(None, (group, f"{figure.n} images", maps, infill))))
+    kind = "" if figure.low is None else f"{figure.interval} interval"
+    entry["slice"] = line(", ".join(filter(None, (group, f"{figure.n} images", maps, infill, kind))))
     if figure.low is not None and figure.high is not None:
         entry["confidenceInterval"] = {"lowerBound": f"{figure.low:.6g}", "upperBound": f"{figure.high:.6g}"}
     return entry

@@ -5,6 +5,9 @@ import re
 import unicodedata
 from typing import TypeGuard
 
+from auditkit.runs.folder.figures import MetricResult
+from auditkit.runs.folder.groups import GroupFigure
+from auditkit.runs.folder.results import CheckResult, DifferenceResult
 from auditkit.runs.summary.wording import source_name
 
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # controls, bidi and other format characters, broken Unicode
@@ -61,6 +64,12 @@ def signed(value: float | None, decimals: int = DECIMALS) -> str:
 def interval(low: float | None, high: float | None, decimals: int = DECIMALS) -> str:
     """Two ends, or nothing."""
     return f"{number(low, decimals)} to {number(high, decimals)}" if _finite(low) and _finite(high) else ""
+
+
+def marked_interval(figure: MetricResult | DifferenceResult | GroupFigure | CheckResult) -> str:
+    """The interval of a figure and its kind, or nothing."""
+    ends = interval(figure.low, figure.high)
+    return f"{ends}, {figure.interval}" if ends else ""
 
 
 def exact(value: object) -> str:

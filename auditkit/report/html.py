@@ -30,6 +30,7 @@ FILTERS = (
     "signed",
     "source",
     "prose",
+    "marked_interval",
 )  # functions of formatting
 SECTIONS = {
     "figures": "Figures compared with the best control", "curves": "Insertion curves",

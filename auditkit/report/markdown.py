@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from auditkit.metrics.table import title
 from auditkit.report import answers, groups, sections, tables, wording
 from auditkit.report import examination as relies
-from auditkit.report.formatting import exact, interval, name, number, percent, signed, source, visible
+from auditkit.report.formatting import exact, interval, marked_interval, name, number, percent, signed, source, visible
 from auditkit.report.load_run import Loaded
 from auditkit.report.notices import notices
 from auditkit.report.tables import Cell
@@ -70,13 +70,15 @@ def _checks(results: Results) -> str:
         return ""
     head = ("Status", "Check", "Severity", "Observed", "Interval", "Limit", "n", "Reason")
     rows = map(_check_row, results.checks)
-    return f"## Checks\n\n{plain(results.verdict_reason)}\n\n{plain(sections.tally(results))}.\n\n{table(head, rows)}"
+    return (
+        f"## Checks\n\n{plain(results.verdict_reason)}\n\n{plain(sections.judged_by(results))}\n\n{table(head, rows)}"
+    )
 
 
 def _check_row(check: CheckResult) -> tuple[str, ...]:
     status, counted = wording.status(check.status), "" if check.counts else " (not counted)"
     return (f"{status.symbol} {status.word}{counted}", check.title or check.id, check.severity,
-            sections.observed(check), interval(check.low, check.high), sections.limit(check), exact(check.n or None),
+            sections.observed(check), marked_interval(check), sections.limit(check), exact(check.n or None),
             _reason(check))  # fmt: skip
 
 
@@ -104,7 +106,7 @@ def _figures(results: Results) -> list[str]:
 def _figure(metric: Cell) -> str:
     if metric is None or metric.value is None:
         return "" if metric is None else "not assessed"
-    return _value(metric.value, interval(metric.low, metric.high))
+    return _value(metric.value, marked_interval(metric))
 
 
 def _class_figure(metric: Cell) -> str:
@@ -146,7 +148,7 @@ def _randomisation(results: Results) -> list[str]:
     if not stages:
         return []
     confidence = exact(results.settings.confidence * 100)
-    caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % intervals"
+    caption = f"Rank correlation (Spearman) with the maps of the whole model, {confidence} % bootstrap intervals"
     head = ("Stage", "Re-initialised here", "Share of parameters so far", "Spearman", "Images")
     rows = [(stage.stage, _layers(layers), percent(stage.share),
              _value(stage.spearman, interval(stage.low, stage.high)), exact(stage.n))

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 from auditkit.metrics.table import METRICS, title
 from auditkit.report import examination as relies
 from auditkit.report import sections, wording
-from auditkit.report.formatting import exact, interval, name
+from auditkit.report.formatting import exact, marked_interval, name
 from auditkit.runs.folder.examination import Finding
 from auditkit.runs.folder.figures import Severity
 from auditkit.runs.folder.results import CheckResult, Results
@@ -130,7 +130,7 @@ def _help(check: CheckResult) -> str:
 def _facts(check: CheckResult) -> dict[str, str]:
     facts = {
         "title": check.title or check.id, "metric": title(check.metric), "severity": check.severity,
-        "observed": sections.observed(check), "interval": interval(check.low, check.high),
+        "observed": sections.observed(check), "interval": marked_interval(check),
         "limit": sections.limit(check), "n": exact(check.n), "reason": check.reason,
         "without the suppression": wording.status(check.would_be).word if check.suppression and check.would_be else "",
     }  # fmt: skip

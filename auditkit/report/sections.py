@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from auditkit.metrics.table import METRICS, SHARE
 from auditkit.report import wording
-from auditkit.report.formatting import DOWN, UP, count, exact, interval, last, measured, name, source
+from auditkit.report.formatting import DOWN, UP, count, exact, last, marked_interval, measured, name, source
 from auditkit.runs.folder.examination import Finding
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, Flag, MetricResult, Taken
 from auditkit.runs.folder.results import CheckResult, DifferenceResult, ModelFile, Results
@@ -82,7 +82,7 @@ def with_tested_intervals(results: Results) -> Results:
 
     def mended(metric: MetricResult) -> MetricResult:
         check = tested_by(metric, results)
-        return replace(metric, low=check.low, high=check.high) if check else metric
+        return replace(metric, low=check.low, high=check.high, interval=check.interval) if check else metric
 
     return replace(results, metrics=tuple(map(mended, results.metrics)),
                    comparisons=tuple(map(mended, results.comparisons)))  # fmt: skip
@@ -126,7 +126,7 @@ def change(pair: MetricResult | DifferenceResult, *, toned: bool = True) -> word
 def difference_interval(pair: MetricResult | DifferenceResult) -> str:
     """The interval of a paired difference."""
     equal = pair.low is not None and pair.low == pair.high
-    return "the same on every image" if equal else interval(pair.low, pair.high)
+    return "the same on every image" if equal else marked_interval(pair)
 
 
 def subject_name(results: Results) -> str:
@@ -210,7 +210,7 @@ def tally(results: Results) -> str:
 def judged_by(results: Results) -> str:
     """The caption of the checks that decide."""
     by = f"Judged by the policy {name(results.policy.name)}: " if results.policy else ""
-    return f"{by}{tally(results)}. The interval beside a value contains the limits that its test does not rule out."
+    return f"{by}{tally(results)}. {wording.TEST_INTERVAL}"
 
 
 def first_finding(results: Results) -> Finding | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from auditkit.metrics.table import METRICS, title
 from auditkit.records import Json, to_json
-from auditkit.report.formatting import count, exact, interval, name, source
+from auditkit.report.formatting import count, exact, marked_interval, name, source
 from auditkit.report.sections import better, bundles, first_infill
 from auditkit.report.wording import verdict
 from auditkit.runs.folder.figures import MetricResult, RandomisationStage
@@ -104,7 +104,7 @@ def classes(results: Results, class_names: Mapping[int, str]) -> list[Table]:
 
 def class_interval(metric: MetricResult | GroupFigure) -> str:
     """The interval of a class or group, or that it has too few images for one."""
-    return interval(metric.low, metric.high) or ("" if metric.value is None else TOO_FEW)
+    return marked_interval(metric) or ("" if metric.value is None else TOO_FEW)
 
 
 def _completeness(figures: Mapping[str, MetricResult]) -> float:

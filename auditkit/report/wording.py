@@ -5,6 +5,11 @@ from typing import NamedTuple
 from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.results import Results
 
+TEST_INTERVAL = (
+    "The interval of a test contains the limits that the test of a check rules out on neither side. "
+    "Each end errs in at most 5 % of audits, so both hold in at least 90 %, also if you add images and audit again."
+)
+
 
 class Word(NamedTuple):
     """How a verdict or a status looks: never by colour alone."""
@@ -81,12 +86,12 @@ _METHODS = (
      "image, and reaches 20 times its start by chance in at most 5 % of audits, whatever the values are, and "
      "even if images are added later and the audit is repeated. A check passes at 20, fails when the "
      "opposite test reaches 20, and is inconclusive otherwise. A verdict fails when the mean over all its tests "
-     "reaches 20. The interval beside a check contains the limits that its test does not rule out.",
+     f"reaches 20. {TEST_INTERVAL}",
      "e = mean over bets of ∏ (1 + bet · (x − limit)),  one x per image"),
-    ("Interval", "Describes a metric and does not affect the verdict. Bootstrap over images, at the stated confidence; "
-     "Wilson's for accuracy; where all images have the same value, what that many equal images do not rule out. "
-     "Fewer than 5 images have none. Differences are paired: both maps on the same images. If the interval of a "
-     "difference includes 0, no difference is shown.", ""),
+    ("Bootstrap and Wilson intervals", "Describe a metric and do not affect the verdict. Bootstrap over images, at the "
+     "stated confidence; Wilson's for accuracy; where all images have the same value, what that many equal images do "
+     "not rule out. Fewer than 5 images have none. Differences are paired: both maps on the same images. If the "
+     "interval of a difference includes 0, no difference is shown.", ""),
 )  # fmt: skip
 
 
@@ -95,7 +100,8 @@ def definitions(results: Results) -> list[Definition]:
     measured = {metric.name for metric in results.metrics}
     metrics = [metric for metric in METRICS.values() if metric.name in measured]
     needed = {"Controls": results.controls, "Model randomisation": results.randomisation,
-              "Test by betting": any(check.evidence for check in results.checks), "Interval": measured}  # fmt: skip
+              "Test by betting": any(check.evidence for check in results.checks),
+              "Bootstrap and Wilson intervals": measured}  # fmt: skip
     return [*_TERMS, *((f"{metric.title[:1].upper()}{metric.title[1:]}",
                         f"{metric.definition} {metric.direction.capitalize()} is better.", metric.formula)
                        for metric in metrics), *(term for term in _METHODS if needed[term[0]])]  # fmt: skip

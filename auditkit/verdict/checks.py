@@ -315,7 +315,11 @@ def _explain(check: Check, figure: Figure, reason: str) -> tuple[str, ...]:
         of = f"{figure.of[:1].upper()}{figure.of[1:]}"
         observed = f"{of}: {figure.value:.3g}{on}; at most {check.limit:g} is allowed."
     else:
-        ends = "" if figure.interval is None else " (95 % interval {} to {})".format(*map(_decimal, figure.interval))
+        ends = (
+            ""
+            if figure.interval is None
+            else " (interval of the test {} to {})".format(*map(_decimal, figure.interval))
+        )
         less = f" minus that of {source_text(figure.against)}" if figure.against else ""
         asked = {"max": "at most", "min": "at least"}.get(check.rule, "more than")
         observed = (

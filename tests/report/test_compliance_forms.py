@@ -95,8 +95,11 @@ def test_the_model_card_has_figures_with_intervals_by_group(made: Callable[..., 
     model, images = _cyclonedx(made(**KINDS["grouped"]))["components"]
     figures = model["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
     slices = {(figure["type"], figure["slice"]): (figure["value"], figure["confidenceInterval"]) for figure in figures}
-    assert slices["accuracy", "site west, 100 images"] == ("0.2", {"lowerBound": "0.1", "upperBound": "1"})
-    assert ("insertion", "40 images, heatmaps maps, infill gray") in slices
+    assert slices["accuracy", "site west, 100 images, test interval"] == (
+        "0.2",
+        {"lowerBound": "0.1", "upperBound": "1"},
+    )
+    assert ("insertion", "40 images, heatmaps maps, infill gray, bootstrap interval") in slices
     considerations = model["modelCard"]["considerations"]
     assert [entry["groupAtRisk"] for entry in considerations["fairnessAssessments"]] == ["site west"]
     assert any(text.startswith("Not assessed: Best effort") for text in considerations["technicalLimitations"])

@@ -452,14 +452,18 @@ def test_markdown_tells_the_whole_story(made: Callable[..., Path]) -> None:
                      "## Flags", "## Provenance", "## Limits"]  # fmt: skip
     for one in AUDIT["checks"]:
         (row,) = (line for line in lines if f"| {one['title']} |" in line)
-        assert "0.500 | 0.400 to 0.600 | at least 0.45 | 40" in row
+        assert "0.500 | 0.400 to 0.600, test | at least 0.45 | 40" in row
         assert one["reason"] in row
     (suppressed,) = (line for line in lines if "◌" in line)
     assert (
         "Suppressed by A. Person until 2031-01-01: accepted until the next release. Without that: Fail." in suppressed
     )
     (insertion,) = (line for line in lines if line.startswith("| insertion"))
-    assert insertion.split(" | ")[1:4] == ["0.612 (0.512 to 0.712)", "0.321 (0.221 to 0.421)", "0.432 (0.332 to 0.532)"]
+    assert insertion.split(" | ")[1:4] == [
+        "0.612 (0.512 to 0.712, bootstrap)",
+        "0.321 (0.221 to 0.421, bootstrap)",
+        "0.432 (0.332 to 0.532, bootstrap)",
+    ]
     for words in ("the label set has no label other than the predicted one.", "One check was failed.",
                   "many pixels are tied in 12 of 40 maps", digest("model"),
                   "torn.png was left out: it is cut short", "c0ffee"):  # fmt: skip
@@ -511,9 +515,9 @@ def test_markdown_has_the_figures_by_class_and_the_randomisation(made: Callable[
                "n": 8, "absolute": None, "constant": 0, "correlations": [-0.1] * 8}]  # fmt: skip
     text = render(load(made(**AUDIT, classes=by_class, randomisation={"series": stages})), "md")
     assert "## By class\n\nmaps, images by given class, infill gray\n\n| Class | Images | insertion" in text
-    assert "| class 0 | 40 | 0.250 (0.150 to 0.350) |" in text
+    assert "| class 0 | 40 | 0.250 (0.150 to 0.350, bootstrap) |" in text
     assert "| class 1 | 2 | 0.750 (too few for an interval) |" in text
-    assert "Rank correlation (Spearman) with the maps of the whole model, 95 % intervals" in text
+    assert "Rank correlation (Spearman) with the maps of the whole model, 95 % bootstrap intervals" in text
     assert "| 1 | fc\\_1 | 30 % | 0.600 (0.500 to 0.700) | 8 |" in text
     assert "| 2 | a, b, c, d and 2 more | 100 % | −0.100 | 8 |" in text
     why = render(load(made(**AUDIT, randomisation={"not_assessed": {"cause": "supplied"}})), "md")

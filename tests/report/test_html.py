@@ -281,7 +281,30 @@ def test_a_figure_that_was_tested_has_one_interval_everywhere(audited: Path) -> 
     key_table = render_html(changed(loaded, checks=[check]))
     key_table = key_table[key_table.index('class="key') : key_table.index("Every figure of the heatmaps")]
     assert interval(pair.low, pair.high) not in key_table
-    assert "−0.987 to 0.123" in key_table
+    assert "−0.987 to 0.123, test" in key_table
+
+
+@pytest.mark.parametrize("form", ["html", "md"])
+def test_every_interval_of_a_figure_says_of_which_kind_it_is(audited: Path, form: str) -> None:
+    """In one table, the interval of a test stands beside bootstrap intervals, which are narrower."""
+    loaded = load(audited)
+    pair = next(
+        metric for metric in loaded.results.comparisons if metric.name == "insertion" and metric.against == CONTROLS[0]
+    )
+    check = one_check("inconclusive", metric="insertion", observed=pair.value, low=-0.987, high=0.123, n=pair.n,
+                      against=pair.against, reason="")  # fmt: skip
+    text = Page(render(changed(loaded, checks=[check]), form)).text
+    text = text[: text.rindex("Rank correlation (Spearman)")]  # whose caption says it for the whole table
+    kinds = set(re.findall(r"\d to −?\d\.\d+, (\w+)", text))
+    assert {"bootstrap", "test"} <= kinds <= {"bootstrap", "Wilson", "test"}
+    unmarked = re.findall(r"(?:0|1)\.\d{3} to (?:0|1)\.\d{3}(?!\d|, )[^.]{0,40}", text)
+    assert unmarked == []
+
+
+def test_results_say_of_which_kind_an_interval_is(audited: Path) -> None:
+    results = load(audited).results
+    assert {metric.interval for metric in results.metrics if metric.bundle} == {"bootstrap"}
+    assert {check.interval for check in results.checks} == {"test"}
 
 
 def test_the_best_control_is_the_same_wherever_it_is_named(audited: Path) -> None:

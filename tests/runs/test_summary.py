@@ -395,7 +395,7 @@ def test_few_images_have_figures_without_intervals(model: Any, folder: Path, cou
 # The file -------------------------------------------------------------------------------------------------------------
 
 ENTRY = {"name", "bundle", "labels", "infill", "eps1", "eps2", "steps", "range", "value", "low", "high", "confidence",
-         "n", "not_assessed", "note"}  # fmt: skip
+         "n", "not_assessed", "note", "interval"}  # fmt: skip
 
 
 def test_results_json_holds_it_all(model: Any, folder: Path, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_all_that_is_asked_holds(good: Plain) -> None:
         "title": "The maps show clearly more evidence than maps that ignore the model",
         "low": 0.19, "high": pytest.approx(0.21), "n": 1000, "limit": 0.05, "rule": "margin over every control",
         "severity": "high", "required": True, "counts": True,
-        "reason": "Worst completeness of maps (gray) minus that of a random map on 1000 images: 0.200 (95 % interval "
-        "0.190 to 0.210); required: more than 0.05.",
+        "reason": "Worst completeness of maps (gray) minus that of a random map on 1000 images: 0.200 (interval of "
+        "the test 0.190 to 0.210); required: more than 0.05.", "interval": "test",
     }  # fmt: skip
     json.dumps(to_json(checks), allow_nan=False)
 
@@ -217,7 +217,7 @@ def test_the_worst_bundle_under_the_worst_infill_counts() -> None:
     one |= {"value": 0.3, "low": 0.2, "high": 0.35}
     said = check(asked, found, "complete")
     assert (said.status, said.observed) == ("fail", 0.3)
-    assert said.reason.startswith("Worst completeness of theirs (blur) on 1000 images: 0.300 (95 % interval 0.200 to")
+    assert said.reason.startswith("Worst completeness of theirs (blur) on 1000 images: 0.300 (interval of the test")
     found["metrics"].remove(one)
     assert check(asked, found, "complete").reason == "theirs (blur): worst completeness was not measured."
     assert verdict(asked, found) == "inconclusive"

@@ -221,7 +221,7 @@ def judged(scenario: str, names: Names) -> Results:
 
 def facts(results: Results) -> tuple[Verdict | None, list[CheckResult]]:
     """The verdict and the checks without their words."""
-    return results.verdict, [replace(check, reason="", suppression=None) for check in results.checks]
+    return results.verdict, [replace(check, reason="", suppression=None, of=None) for check in results.checks]
 
 
 def refusals() -> Iterator[str]:

@@ -15,6 +15,9 @@ Status = Literal["fail", "error", "inconclusive", "not assessed", "suppressed", 
 STATUSES: tuple[Status, ...] = ("fail", "error", "inconclusive", "not assessed", "suppressed", "pass")  # worst first
 Severity = Literal["info", "low", "medium", "high", "critical"]
 Verdict = Literal["pass", "fail", "inconclusive", "measured"]
+# Bootstrap intervals and Wilson's describe the images at the stated confidence. The interval of a test contains the
+# limits that the test of a check rules out on neither side, with an error of at most 5 % on each.
+IntervalKind = Literal["bootstrap", "Wilson", "test"]
 FlagKind = Literal[
     "copies", "unusable-images", "images-without-label", "runtime-off", "strict-precision-used",
     "same-map-for-all-labels", "position-only", "constant", "ties", "tie-order-matters", "maps-missing",
@@ -75,6 +78,7 @@ class MetricResult:
     class_index: int | None = optional("class")
     protocol: str | None = optional()
     renormalised: bool | None = optional()
+    interval: IntervalKind = "bootstrap"
 
     def __post_init__(self) -> None:
         _check_interval(self.value, self.low, self.high, self.n)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from auditkit.runs.folder.figures import IntervalKind
+
 
 @dataclass(frozen=True)
 class GroupFigure:
@@ -17,6 +19,7 @@ class GroupFigure:
     low: float | None
     high: float | None
     n: int
+    interval: IntervalKind = "test"
 
 
 @dataclass(frozen=True)

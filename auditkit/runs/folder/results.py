@@ -15,7 +15,16 @@ from auditkit.model.card import Assumed, assumption
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
 from auditkit.runs.folder.examination import Examination, Finding
-from auditkit.runs.folder.figures import Evidence, MetricResult, Severity, Shortened, Status, Taken, Verdict
+from auditkit.runs.folder.figures import (
+    Evidence,
+    IntervalKind,
+    MetricResult,
+    Severity,
+    Shortened,
+    Status,
+    Taken,
+    Verdict,
+)
 from auditkit.runs.folder.groups import Gap, GroupFigure, Groups
 
 SCHEMA_VERSION = 2
@@ -198,6 +207,7 @@ class CheckResult:
     group: str | None = optional()  # that decides a check of every group
     of: str | None = optional()  # whose figure it is, in words
     more_images: figures.MoreImages | None = optional()  # that would decide it
+    interval: IntervalKind = "test"
 
 
 @dataclass(frozen=True)
@@ -287,6 +297,7 @@ class DifferenceResult:
     change: Literal["higher", "lower"] | None  # None: the interval includes 0, or the runtimes may be the cause
     better: bool | None  # of the second run; None also where the models differ, since it says nothing then
     note: Note | None = None
+    interval: IntervalKind = "bootstrap"
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,15 @@ from auditkit.metrics.table import METRICS, compute_all, title
 from auditkit.metrics.values import NotAssessed, Note, Values
 from auditkit.runs.evaluation.plan import RunRecord
 from auditkit.runs.evaluation.settings import NO_LABEL, Evaluation
-from auditkit.runs.folder.figures import CONTROL, Agreement, Flag, MetricResult, Runtime, SamplingError
+from auditkit.runs.folder.figures import (
+    CONTROL,
+    Agreement,
+    Flag,
+    IntervalKind,
+    MetricResult,
+    Runtime,
+    SamplingError,
+)
 from auditkit.runs.summary.row_table import RowTable, Source, Tables
 from auditkit.runs.summary.samples import Assessed, Samples, paired_difference
 from auditkit.runs.summary.sampling_error import sampling_errors
@@ -70,7 +78,7 @@ class Summary:
             f"infill {', '.join(settings.infills)}", f"steps {settings.steps}",
             "range {:g} to {:g}".format(*settings.range) if tuple(settings.range) != (0, 1) else "",
             "" if settings.eps1 is None else f"eps {settings.eps1:g} and {settings.eps2:g}", f"ties {settings.ties}",
-            f"{len(self.table.images)} images", f"{settings.confidence:.0%} intervals",
+            f"{len(self.table.images)} images", f"{settings.confidence:.0%} bootstrap intervals",
         ]  # fmt: skip
         return "; ".join(filter(None, parts))
 
@@ -174,8 +182,9 @@ def _result(
     )  # fmt: skip
     if interval is None:
         return result
+    kind: IntervalKind = "Wilson" if interval.method == "wilson" else "bootstrap"
     return replace(result, value=interval.value, low=interval.low, high=interval.high, n=interval.n,
-                   note=note or interval.note)  # fmt: skip
+                   note=note or interval.note, interval=kind)  # fmt: skip
 
 
 def _metric_result(result: Values | NotAssessed, source: Source, settings: Evaluation) -> MetricResult:
