@@ -10,7 +10,7 @@ from auditkit.report.formatting import count, name, prose, sentence
 from auditkit.report.notices import FINISH_IT
 from auditkit.runs.folder.figures import CONTROL, ONE_MAP_PREFIX, STATUSES
 from auditkit.runs.folder.results import PREPROCESSING, CheckResult, Results
-from auditkit.runs.summary.wording import images_to_add, more_images_text, remark, source_text
+from auditkit.runs.summary.wording import BY_CHANCE, images_to_add, more_images_text, remark, source_text
 
 FAITHFUL, RELIES_ON = "Are the heatmaps faithful?", "What does the model rely on?"
 _VERDICTS = {
@@ -19,7 +19,6 @@ _VERDICTS = {
     "inconclusive": "Not settled. These images do not decide whether the heatmaps meet {policy}. This is not a pass.",
     "measured": "Not judged. The metrics were measured, but {policy} sets no limit that decides.",
 }
-_AT_MOST = "Maps that {} would {} in at most 5 % of audits, even if you add images and audit again."
 _SHOW = {
     "relevance_gain": "the heatmaps show the prediction",
     "other_label_evidence": "the heatmaps of labels that are not predicted show these labels",
@@ -124,9 +123,9 @@ def _claim(check: CheckResult) -> str:
 
 def _beside_controls(check: CheckResult) -> str:
     show = _SHOW.get(check.metric, f"the heatmaps have {title(check.metric)}")
-    control = source_text(check.against) if check.against else "every map that ignores the model"
+    control = source_text(check.against) if check.against else "the controls"
     if check.status == "pass":
-        return sentence(f"{show} better than every map that ignores the model")
+        return sentence(f"{show} better than each control, a map that ignores the model")
     if check.status == "inconclusive":
         return sentence(f"it is undecided whether {show} better than {control}")
     blind = bool(check.against) and not (check.against or "").startswith(ONE_MAP_PREFIX)
@@ -141,10 +140,10 @@ def _sure(results: Results) -> str:
         failed = [check for check in counted if check.status == "fail"]
         certain = any(check.evidence is None for check in failed)
         fact = "What failed without an interval is a fact about these maps; chance plays no part in it."
-        chance = fact if certain else _AT_MOST.format("meet the policy", "fail")
+        chance = fact if certain else BY_CHANCE["fail"]
         return f"{images}. {chance}"
     if results.verdict == "pass" and any(check.evidence for check in counted):
-        return f"{images}. {_AT_MOST.format('do not meet the policy', 'pass')}"
+        return f"{images}. {BY_CHANCE['pass']}"
     if _rests_on_a_guess(results):
         return f"{images}. As long as the preprocessing is a guess, more of them settle nothing."
     if any(check.id == "images" and check.status != "pass" for check in counted):

@@ -17,7 +17,7 @@ from auditkit.metrics.table import METRICS
 from auditkit.runs.folder.figures import Severity, Verdict
 from auditkit.runs.folder.results import PREPROCESSING, Results
 from auditkit.runs.summary.samples import Samples
-from auditkit.runs.summary.wording import images_to_add, source_text
+from auditkit.runs.summary.wording import BY_CHANCE, images_to_add, source_text
 from auditkit.verdict.checks import Finding, judge_check
 from auditkit.verdict.examination import finding_gate
 from auditkit.verdict.flags import flag_findings
@@ -27,7 +27,6 @@ from auditkit.verdict.preconditions import preconditions
 
 _MOST_EXPLAINED = 3  # findings
 _NOT_KEPT = {"fail": "Failed", "inconclusive": "Open", "error": "Error"}
-_AT_MOST = "Maps that {} would {} with a probability of at most 5 %, even if you add images and audit again."
 
 
 @dataclass(frozen=True)
@@ -207,7 +206,7 @@ def explain(decision: Decision, policy: Policy, of_policy: Sequence[Finding], le
         return f"The policy {policy.name} sets no limits{severity}, so there is no verdict."
     if decision.verdict == "fail":
         reason = _weak(of_policy) + _because(f"{len(because)} of {counted} checks failed", because)
-        sure = _AT_MOST.format("meet the policy", "fail") if decision.tested else ""
+        sure = BY_CHANCE["fail"] if decision.tested else ""
         unsettled = [f"“{finding.title}”" for finding in of_policy if finding.status == "inconclusive"]
         also = f"Not settled: {', '.join(unsettled)}." if unsettled else ""
         return " ".join(filter(None, (reason, also, sure, _to_do(because))))
@@ -251,7 +250,7 @@ def _explain_pass(decision: Decision, of_policy: Sequence[Finding], level: Sever
     sentences += [f"Left out of {finding.id}, not beaten: {', '.join(map(source_text, finding.left_out))}."
                   for finding in passed if finding.left_out]  # fmt: skip
     if decision.tested:
-        sentences.append(_AT_MOST.format("do not meet the policy", "pass"))
+        sentences.append(BY_CHANCE["pass"])
     return " ".join(sentences)
 
 

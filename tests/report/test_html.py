@@ -259,7 +259,7 @@ def one_check(status: str, **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("check", "said"), [
     (one_check("fail"), "The heatmaps show the prediction worse than blurred edges, a map that ignores the model."),
     (one_check("fail", observed=0.1), "The heatmaps show the prediction hardly better than blurred edges, a map that"),
-    (one_check("pass"), "The heatmaps show the prediction better than every map that ignores the model."),
+    (one_check("pass"), "The heatmaps show the prediction better than each control, a map that ignores the model."),
     (one_check("inconclusive"), "It is undecided whether the heatmaps show the prediction better than blurred edges."),
     (one_check("fail", metric="label_specificity", rule="min"), "different labels show much the same evidence."),
     (one_check("not assessed", metric="iou", rule="min"), "Not assessed: T."),

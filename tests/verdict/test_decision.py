@@ -30,7 +30,7 @@ from auditkit.runs.folder.figures import Flag, FlagKind, NotRandomised, Verdict
 from auditkit.runs.folder.results import CheckResult, RecordedSuppression, Results
 from auditkit.runs.folder.store import Store
 from auditkit.runs.summary.samples import Samples
-from auditkit.runs.summary.wording import flag_text, why_not_assessed, why_not_randomised
+from auditkit.runs.summary.wording import BY_CHANCE, flag_text, why_not_assessed, why_not_randomised
 from auditkit.verdict.decision import judge
 from auditkit.verdict.flags import KINDS, is_named
 from auditkit.verdict.policy import CONTROLS, Policy
@@ -55,10 +55,6 @@ PLAIN = parse_policy(
     _TEXT.partition("# Maps of a model that has forgotten")[0].replace("control:0.05", "control:0")
     .replace("minimum_images = 1000", "minimum_images = 200").replace('["gray", "blur"]', '"gray"'), "plain.toml"
 )  # fmt: skip
-AT_MOST = (
-    "Maps that do not meet the policy would pass with a probability of at most 5 %, even if you add images and audit "
-    "again."
-)
 
 
 @pytest.fixture
@@ -124,7 +120,7 @@ def policy(checks: str, evaluation: str = "minimum_images = 50", more: str = "")
 def test_all_that_is_asked_holds(good: Plain) -> None:
     checks, said, reason = judged(DETAILED, good, TODAY)
     assert said == "pass"
-    assert reason == f"All 14 checks hold, 7 of the policy and 7 of the measurement itself. {AT_MOST}"
+    assert reason == f"All 14 checks hold, 7 of the policy and 7 of the measurement itself. {BY_CHANCE['pass']}"
     assert all(one.counts for one in checks)
     assert {one.status for one in checks} == {"pass"}
     assert [one.id for one in checks][: len(EVIDENCE)] == [*EVIDENCE]
@@ -353,7 +349,7 @@ def test_a_check_that_cannot_fail_is_not_passed(good: Plain) -> None:
         "soundness-near-random. Not assessed: “The maps do not make up evidence for labels that the model rejects”. "
     )
     # Why it is not known, not just the figure.
-    assert reason.endswith(f"so nothing can be shown to lie 0.05 below it. {AT_MOST}")
+    assert reason.endswith(f"so nothing can be shown to lie 0.05 below it. {BY_CHANCE['pass']}")
 
 
 def test_where_nothing_is_known_of_other_labels_the_verdict_stays_open(good: Plain) -> None:
@@ -657,7 +653,7 @@ def test_a_suppressed_check_is_shown_and_does_not_fail() -> None:
         "12 checks hold, 5 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: runtime-error. "
     )
     suppression = "Check runtime-error would have failed, but is suppressed until 2026-06-01 by A. Person."
-    assert reason.endswith(f"{suppression} {AT_MOST}")
+    assert reason.endswith(f"{suppression} {BY_CHANCE['pass']}")
 
 
 def test_who_answers_for_what_would_have_failed_comes_first() -> None:
@@ -675,7 +671,7 @@ def test_who_answers_for_what_would_have_failed_comes_first() -> None:
     assert reason == (
         "8 checks hold, 1 of the policy and 7 of the measurement itself; 4 suppressed or not assessed: device, honest, "
         "other, open. Check device would have failed, but is suppressed until 2026-06-01 by Second. Check honest would "
-        f"have failed, but is suppressed until 2026-06-01 by Third. {AT_MOST}"
+        f"have failed, but is suppressed until 2026-06-01 by Third. {BY_CHANCE['pass']}"
     )
 
 
@@ -687,7 +683,7 @@ def test_what_was_open_and_is_suppressed_is_not_said_to_have_failed() -> None:
     found["metrics"] = [one for one in found["metrics"] if one["name"] != "iou"]
     assert judged(allowed, found, TODAY)[1:] == (
         "pass", "8 checks hold, 1 of the policy and 7 of the measurement itself; 1 suppressed or not assessed: other. "
-        f"Check other is suppressed until 2026-06-01 by First. {AT_MOST}"
+        f"Check other is suppressed until 2026-06-01 by First. {BY_CHANCE['pass']}"
     )  # fmt: skip
 
 
@@ -1278,7 +1274,7 @@ def test_one_failure_among_many_tests_must_be_clear() -> None:
     drawn.margins["control:edges"] = low - 0.1
     found = judge(MARGINS, complete_results(n), drawn, TODAY)  # type: ignore[arg-type]
     assert found.verdict == "fail"
-    assert found.verdict_reason.endswith(AT_MOST.replace("do not meet", "meet").replace("would pass", "would fail"))
+    assert found.verdict_reason.endswith(BY_CHANCE["fail"])
 
 
 def test_the_interval_beside_a_decision_is_that_of_the_test() -> None:

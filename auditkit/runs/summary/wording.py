@@ -74,6 +74,16 @@ _FLAGS: dict[FlagKind, str] = {
 }  # fmt: skip
 
 
+# How often chance alone gives a verdict; of maps that were made to meet the limits it says nothing.
+BY_CHANCE = {
+    "pass": "If a limit of the policy is not met on all images like these, a pass comes up in at most 5 % of audits, "
+    "even if you add images and audit again. That is about which images were drawn, not about fakes: maps that were "
+    "made to meet the limits pass.",
+    "fail": "If every limit of the policy is met on all images like these, a fail comes up in at most 5 % of audits, "
+    "even if you add images and audit again.",
+}
+
+
 def source_name(source: str | None) -> str:
     """Whose maps a figure is about, as a table names them; controls have plain names."""
     if source is None or not source.startswith(CONTROL):
