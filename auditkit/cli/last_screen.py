@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from auditkit.runs.folder.results import Results
 
 _FIGURES = ("accuracy", "insertion", "worst_completeness", "worst_soundness", "label_specificity")
+_INTERVALS = "bootstrap or Wilson: describes these images; test: decides a check, and is wider"
 _INSTEAD = {"label_specificity": "relevance_gain"}  # where the first was not assessed
 
 
@@ -36,7 +37,9 @@ def print_last_screen(results: "Results", out: Path, *, verbose: bool = False) -
     if verbose:
         ids = [[check.id, check.status, sections.observed(check), sections.limit(check)] for check in results.checks]
         console.print_table(["check", "status", "observed", "limit"], ids)
+    legend = [("intervals", _INTERVALS)] if rows else []
     console.print_fields([
+        *legend,
         *(("next", step) for step in answers.next_steps(shown)),
         *(("reproduction", entry.text) for entry in results.reproductions),
         *(("flag", text) for text in sections.flags(results)),

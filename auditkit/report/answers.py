@@ -238,7 +238,7 @@ def next_steps(results: Results) -> list[str]:
     steps += _advice(open_checks, results)
     outlooks = [(_name_of(check, results), check.more_images) for check in open_checks if check.more_images]
     if outlooks:
-        helps = any(more.total is not None for _, more in outlooks)
+        helps = all(more.total is not None for _, more in outlooks)
         steps.append(f"{more_images if helps else ''} {images_to_add(outlooks)}".strip())
     steps += [f"Find out why. {gap}" for gap in groups.shown_gaps(results)]
     steps += [f"Hint: {hint.text}" for hint in results.hints]

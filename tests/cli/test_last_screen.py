@@ -36,6 +36,8 @@ def test_five_figures_stand_beside_their_best_control(run: Path, capsys: pytest.
         assert name in text
     assert "best control" in text
     assert "random map" in text or "centred Gaussian" in text
+    assert ", bootstrap" in text
+    assert "intervals bootstrap or Wilson: describes these images; test: decides a check" in text
 
 
 def test_identifiers_are_shown_on_request(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

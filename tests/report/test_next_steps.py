@@ -36,7 +36,7 @@ def test_checks_that_need_different_numbers_of_images_share_one_step(loaded: Loa
 
 def test_a_check_that_images_decide_and_one_that_they_do_not_are_no_contradiction(loaded: Loaded) -> None:
     assert steps_about_images(loaded, open_check("first", 70), open_check("second", None)) == [
-        "Add images. About 70 images like these in total would decide “first”, but even 10 times as many would hardly "
+        "About 70 images like these in total would decide “first”, but even 10 times as many would hardly "
         "decide “second”: more images may lead to a fail, and hardly to a pass."
     ]
 
