@@ -13,7 +13,7 @@ from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet, open_bundle
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, unknown
-from auditkit.evidence.salt import parse as parse_salt
+from auditkit.evidence.salt import parse_salt
 from auditkit.metrics.curves import parse_steps
 from auditkit.metrics.faithfulness import parse_labels
 from auditkit.model.classifier import AnyClassifier, CallableClassifier, OnnxClassifier, load

@@ -65,7 +65,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _same_salt() -> Iterator[None]:
     """Give every audit of this process the same salt unless it names one, so that its figures repeat."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("auditkit.evidence.salt.drawn", lambda _about: SALT)
+        patch.setattr("auditkit.evidence.salt.draw_salt", lambda _about: SALT)
         yield
 
 

@@ -75,7 +75,7 @@ def audit(
     Example: auditkit audit vendor.onnx images/ --heatmaps maps --policy standard -o run
     """
     from auditkit.evidence import attestation
-    from auditkit.evidence.salt import parse as parse_salt
+    from auditkit.evidence.salt import parse_salt
     from auditkit.metrics.curves import parse_steps
     from auditkit.runs.evaluate import open_bundles, units_of
     from auditkit.runs.executor import Shard
@@ -121,7 +121,7 @@ def audit(
     audits.require_startable(classifier, dataset, request, folder)
     units_of(classifier, dataset, request.evaluation, part)  # refuses too many shards before anything is written
     if commit_to is not None and not dry_run:
-        request = audits.committed(classifier, dataset, request, commit_to, folder)
+        request = audits.with_commitment(classifier, dataset, request, commit_to, folder)
     if part is not None:
         _audit_shard(classifier, dataset, request, folder, part, output)
         return

@@ -66,10 +66,10 @@ def salt_of(path: Path) -> str | None:
 
 def salt_of_run(files: Mapping[str, bytes]) -> str:
     """The salt of a run that carries these files; a time stamp changes it, so that it cannot be known before."""
-    salt = salts.parse(parse(files[COMMITMENT], COMMITMENT).salt)
+    salt = salts.parse_salt(parse(files[COMMITMENT], COMMITMENT).salt)
     if STAMP not in files:
         return salt
-    return salts.stamped(salt, Stamp.parse(files[STAMP], STAMP).attributes)
+    return salts.stamped_salt(salt, Stamp.parse(files[STAMP], STAMP).attributes)
 
 
 def commit(path: Path, commitment: Commitment) -> dict[str, bytes]:

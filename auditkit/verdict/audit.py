@@ -154,7 +154,7 @@ def audit(
         return store.results()
 
 
-def committed(
+def with_commitment(
     model: OnnxClassifier, images: Dataset, request: AuditRequest, path: Path, out: Path
 ) -> AuditRequest:  # fmt: skip
     """The request with the files of a commitment, which is written unless it is there, and with its salt."""
@@ -167,7 +167,7 @@ def committed(
 
 def _salt(request: AuditRequest, about: Mapping[str, object], out: Path) -> str:
     """The salt that was given, or that of the run in the folder, or a new one."""
-    return request.salt or salts.recorded(out) or salts.drawn(about)
+    return request.salt or salts.recorded_salt(out) or salts.draw_salt(about)
 
 
 def settings_of_run(about: Mapping[str, object], request: AuditRequest) -> dict[str, object]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
-from auditkit.evidence.salt import fresh
+from auditkit.evidence.salt import random_salt
 from auditkit.model.classifier import AnyClassifier
 from auditkit.runs.evaluate import evaluate_shard
 from auditkit.runs.executor import Progress, Shard
@@ -23,7 +23,7 @@ def require_salt(request: AuditRequest) -> None:
     """Refuse a shard that would draw a salt of its own, so that nothing could be merged with it."""
     if request.salt is None:
         raise BadInput("the shards of an audit must draw the same random numbers: give each of them the same salt, "
-                       f"such as --salt {fresh()}.")  # fmt: skip
+                       f"such as --salt {random_salt()}.")  # fmt: skip
 
 
 def audit_shard(

@@ -14,7 +14,7 @@ from PIL import Image
 import auditkit
 from auditkit.arrays import Array
 from auditkit.data.dataset import Dataset
-from auditkit.evidence.salt import drawn, seed_of
+from auditkit.evidence.salt import draw_salt, seed_of
 from auditkit.model.classifier import Opening
 from auditkit.runs.evaluate import evaluate
 from auditkit.runs.folder import checksums
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, pictures: list[Array]) -> P
 @pytest.fixture
 def _drawn_salts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let audits draw their salts, as they do outside of the tests."""
-    monkeypatch.setattr("auditkit.evidence.salt.drawn", drawn)
+    monkeypatch.setattr("auditkit.evidence.salt.draw_salt", draw_salt)
 
 
 def _write(folder: Path, pictures: list[Array], name: Callable[[int], str]) -> None:
@@ -165,7 +165,7 @@ def test_the_folder_of_an_audit_takes_no_other_salt(folder: Path, tmp_path: Path
 
 
 def test_a_plan_draws_no_salt(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("auditkit.evidence.salt.drawn", None)
+    monkeypatch.setattr("auditkit.evidence.salt.draw_salt", None)
     done = command("audit", folder / "model.onnx", folder / "images", "--policy", "explore", "--method", "edges",
                    "--preset", "unit", "-o", tmp_path / "run", "--dry-run")  # fmt: skip
     assert done.returncode == 0, done
