@@ -139,7 +139,7 @@ def test_every_audit_draws_its_own_salt_and_repeats_one_that_it_is_given(folder:
 
 @pytest.mark.usefixtures("_drawn_salts")
 def test_a_resumed_audit_keeps_its_salt(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(*_arguments: Any) -> None:
+    def killed(*_arguments: Any, **_options: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(auditing, "evaluate", killed)
