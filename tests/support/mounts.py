@@ -9,8 +9,9 @@ from auditkit.data import file_digests
 
 
 def pretend(patch: pytest.MonkeyPatch, folder: Path, kind: str = "ext4", options: str = "rw") -> None:
-    """Let a folder, and all else on its device, lie on a file system of that kind."""
+    """Let a folder, and all else on its device, lie on a file system of that kind; the next device has one, too."""
     device = folder.stat().st_dev
-    place = f"{os.major(device)}:{os.minor(device)}"
-    (folder / "mountinfo").write_text(f"29 1 {place} / /data ro,relatime shared:1 - {kind} /dev/sda1 {options}\n")
+    places = [f"{os.major(number)}:{os.minor(number)}" for number in (device, device + 1)]
+    lines = [f"29 1 {place} / /data ro,relatime shared:1 - {kind} /dev/sda1 {options}\n" for place in places]
+    (folder / "mountinfo").write_text("".join(lines))
     patch.setattr(file_digests, "_MOUNTS", folder / "mountinfo")
