@@ -1,6 +1,6 @@
-"""What a worker gives up before it sees a vendor's file: it starts no process, and it ends with its main process.
+"""What a worker gives up before it sees a vendor's file: it starts no process, and ends with its main process.
 
-Both are promises of Linux; elsewhere a worker is only killed together with the processes of its group.
+Linux alone promises both; elsewhere, a worker is killed together with the processes of its group.
 """
 
 import ctypes
@@ -29,8 +29,9 @@ _REFUSE = 0x00050000 | errno.EPERM
 _UNKNOWN = 0x00050000 | errno.ENOSYS
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in seccomp_data
 _CLONE_THREAD = 0x00010000
-_CLONE3 = 435  # on all architectures; its flags cannot be read, and the C library falls back to clone
-# Machine: its number for audits, that of clone, and those of fork, vfork, execve and execveat, as far as it has them.
+_CLONE3 = 435  # everywhere; its flags cannot be read, and the C library falls back to clone
+# Of each machine: its number for audits, that of clone, and those of fork, vfork, execve and execveat,
+# as far as it has them.
 _CALLS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "x86_64": (0xC000003E, 56, (57, 58, 59, 322)),
     "aarch64": (0xC00000B7, 220, (221, 281)),
@@ -38,7 +39,7 @@ _CALLS: dict[str, tuple[int, int, tuple[int, ...]]] = {
 
 
 def confine() -> None:
-    """Let this process write no core file and no huge file, start no process, and end with the one that started it."""
+    """Let this process write no core or huge file, start no process, and end with its parent."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(ValueError, OSError):  # a limit is lower already
         resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
@@ -57,12 +58,12 @@ def confine() -> None:
 
 
 def _needs_device_files() -> bool:
-    """Whether NVIDIA's driver has files of its device left to make, for which CUDA starts a program of the driver's."""
+    """Whether NVIDIA's driver has yet to make files of its device, for which CUDA starts a program."""
     return Path("/proc/driver/nvidia").exists() and not Path("/dev/nvidia-uvm").exists()
 
 
 def _filter(machine: str) -> bytes:
-    """The filter of system calls in which clone makes threads only; empty for machines that it is not written for."""
+    """The filter of system calls, in which clone makes threads only; empty for other machines."""
     if machine not in _CALLS:
         return b""
     architecture, clone, others = _CALLS[machine]

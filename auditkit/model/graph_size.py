@@ -1,7 +1,7 @@
-"""Limits on the size of a graph, counted before anything is made of it: names, numbers, nodes, calls of functions.
+"""Limits on the size of a graph: names, numbers, nodes and calls of functions, counted before any is expanded.
 
-A few bytes of a file can stand for any number of nodes, since functions may call functions. All is counted on the
-graph of calls, in time that is linear in the file.
+A few bytes of a file can stand for any number of nodes, since functions may call functions. They are
+counted on the graph of calls, in time that is linear in the file.
 """
 
 from collections import Counter
@@ -16,9 +16,9 @@ from auditkit.errors import BadInput
 Graph = onnx.GraphProto | onnx.FunctionProto
 _Key = tuple[str, str, str]  # domain, name and overload of a function
 
-# Classifiers in use have hundreds to a few thousand nodes and weights, and names of some hundred characters. Beyond
-# these numbers, the runtime takes more than ten seconds to open a graph.
-_MOST_NODES = 20_000  # once functions are put in place of their calls; If, Loop and Scan count with their bodies
+# Classifiers in use have hundreds to a few thousand nodes and weights, and names of some hundred
+# characters. The runtime takes seconds to open a graph with as many nodes as are allowed here.
+_MOST_NODES = 20_000  # with functions in place of their calls, and bodies of If, Loop and Scan
 _MOST_WEIGHTS = 20_000
 _MOST_DECLARED = 1_000  # outputs, and inputs that are no weights
 _MOST_TYPES = 100_000  # types that are declared for other tensors
@@ -86,7 +86,12 @@ def refuse_large(proto: onnx.ModelProto, outermost: Sequence[Graph], name: str) 
             tensor_bytes += sum(tensor.ByteSize() for tensor in attribute.tensors)
         _check(name, numbers, _MOST_NUMBERS, "numbers in attributes")
     weight_names = {tensor.name for tensor in proto.graph.initializer}
-    _check(name, sum(value.name not in weight_names for value in proto.graph.input), _MOST_DECLARED, "inputs")
+    _check(
+        name,
+        sum(value.name not in weight_names for value in proto.graph.input),
+        _MOST_DECLARED,
+        "inputs",
+    )
     _check(name, len(proto.graph.output), _MOST_DECLARED, "outputs")
     _check(name, proto.ByteSize() - tensor_bytes, _MOST_TEXT, "bytes besides its tensors")
 
@@ -99,7 +104,8 @@ def _check(name: str, count: int, most: int, what: str) -> None:
 def _check_names(graph: Graph, name: str) -> None:
     longest = max(map(len, _names(graph)), default=0)
     if longest > _LONGEST_NAME:
-        raise BadInput(f"{name} has a name of {longest:,} characters, more than {_LONGEST_NAME:,}; {_REMEDY}")
+        reason = f"has a name of {longest:,} characters, more than {_LONGEST_NAME:,}"
+        raise BadInput(f"{name} {reason}; {_REMEDY}")
 
 
 def _names(graph: Graph) -> Iterator[str]:
@@ -113,8 +119,8 @@ def _names(graph: Graph) -> Iterator[str]:
 
 
 def refuse_expanded(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse functions that call themselves, are nested deeply or become too large in place of their calls."""
-    bodies = {_key(function.domain, function.name, function.overload): function for function in proto.functions}
+    """Refuse functions that call themselves, are nested deeply or are too large in place of calls."""
+    bodies = _by_key(proto.functions)
     sizes: dict[_Key, _Expanded] = {}
 
     def expanded(graph: Graph, callers: tuple[_Key, ...]) -> _Expanded:
@@ -124,7 +130,8 @@ def refuse_expanded(proto: onnx.ModelProto, name: str) -> None:
         total = _Expanded(0, graph.ByteSize(), 0)
         for key, count in _calls(graph, bodies).items():
             if key in callers:
-                raise BadInput(f"{name}: the function '{key[1]}' calls itself; ask the vendor for a proper export.")
+                reason = f"the function '{key[1]}' calls itself"
+                raise BadInput(f"{name}: {reason}; ask the vendor for a proper export.")
             if key not in sizes:
                 sizes[key] = expanded(bodies[key], (*callers, key))
             called = sizes[key]
@@ -139,14 +146,15 @@ def refuse_expanded(proto: onnx.ModelProto, name: str) -> None:
     whole = expanded(proto.graph, ())
     if whole.calls > _MOST_CALLS:
         raise BadInput(f"{name} nests functions more than {_MOST_CALLS} deep; {_REMEDY}")
-    _check(name, whole.nodes, _MOST_NODES, "nodes once its functions are put in place of their calls")
+    replaced = "once its functions are put in place of their calls"
+    _check(name, whole.nodes, _MOST_NODES, f"nodes {replaced}")
     added = whole.bytes - proto.graph.ByteSize()
-    _check(name, added, _MOST_COPIED, "bytes of functions once these are put in place of their calls")
+    _check(name, added, _MOST_COPIED, f"bytes more {replaced}")
 
 
 def called(graph: Graph, bodies: Iterable[onnx.FunctionProto]) -> set[_Key]:
     """The keys of all functions that a graph calls, directly or through others."""
-    by_key = {_key(function.domain, function.name, function.overload): function for function in bodies}
+    by_key = _by_key(bodies)
     reached: set[_Key] = set()
     waiting = [graph]
     while waiting:
@@ -165,6 +173,10 @@ def _calls(graph: Graph, known: Iterable[_Key]) -> Counter[_Key]:
 
 def _key(domain: str, name: str, overload: str) -> _Key:
     return ("" if domain == "ai.onnx" else domain), name, overload
+
+
+def _by_key(bodies: Iterable[onnx.FunctionProto]) -> dict[_Key, onnx.FunctionProto]:
+    return {_key(body.domain, body.name, body.overload): body for body in bodies}
 
 
 def is_called(function: onnx.FunctionProto, keys: Iterable[_Key]) -> bool:

@@ -23,7 +23,7 @@ _ALIGNMENT = 64  # bytes; the runtime's kernels want arrays to begin at such an 
 _SMALLEST_SLOT = 2**20  # bytes
 _HEADER, _READ = 8, 2**16  # bytes of a message's length, and of a first read
 _LONGEST = 2**28  # bytes of JSON; the names in a graph can be long
-LONGEST_REPLY = 2**23  # the same from a worker, whose empty lists could take twenty times as much as objects of Python
+LONGEST_REPLY = 2**23  # the same from a worker; empty lists take twenty times as much in Python
 _DTYPES = frozenset({"bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"})
 
 # An argument or a result of a call: plain values, arrays, objects that stay in the worker, lists and mappings of these.
@@ -53,9 +53,9 @@ class Channel:
         self.socket.sendall(content[sent:])
 
     def receive(self) -> tuple[Message, int | None]:
-        """The next message, and the file descriptor that came with it; EOFError once the other end is closed.
+        """The next message, and the file descriptor that came with it.
 
-        Unreadable if it is too long, too deeply nested or no JSON object.
+        EOFError once the other end is closed; Unreadable if it is too long, too deeply nested or no JSON object.
         """
         first, descriptors, *_ = socket.recv_fds(self.socket, _READ, 1)  # mostly all of it
         content = bytearray(first)
@@ -93,11 +93,11 @@ class Slot:
         size = max(_SMALLEST_SLOT, 1 << (size - 1).bit_length())
         try:
             return cls._of_size(size)
-        except (OSError, MemoryError) as error:  # such as too many open files, or no space for temporary files
+        except (OSError, MemoryError) as error:  # such as too many open files
             reason = getattr(error, "strerror", None) or "no memory"
             raise MachineFailure(
-                f"this system has no {size:,} bytes of shared memory for auditkit ({reason}); end other programs, "
-                "or free space for temporary files (TMPDIR), and run the command again."
+                f"this system has no {size:,} bytes of shared memory for auditkit ({reason}); "
+                "end other programs, or free space for temporary files (TMPDIR), and run the command again."
             ) from None
 
     @classmethod
@@ -128,14 +128,15 @@ class Slot:
         return descriptions
 
     def get(self, descriptions: Value) -> list[Array]:
-        """The arrays that `put` described, not copied; RuntimeFailure unless they lie one behind the other."""
+        """The arrays that `put` described, not copied; RuntimeFailure if they overlap or leave gaps."""
         arrays: list[Array] = []
         end = 0
         try:
             for dtype, shape, offset in descriptions:
                 if offset != end or dtype not in _DTYPES or not all(map(_is_size, shape)):
                     raise ValueError
-                arrays.append(np.ndarray(shape, dtype, self.memory, offset))  # refuses what reaches beyond the memory
+                # numpy refuses what reaches beyond the memory.
+                arrays.append(np.ndarray(shape, dtype, self.memory, offset))
                 end += _padded(arrays[-1].nbytes)
         except (TypeError, ValueError, OverflowError):
             raise RuntimeFailure("the worker announced arrays that do not fit into its memory.") from None
@@ -159,7 +160,8 @@ def _seal(descriptor: int) -> None:
     if hasattr(os, "memfd_create"):
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
 
 
 def _padded(size: int) -> int:
@@ -188,7 +190,7 @@ def packed(value: Value, arrays: list[Array], reference: Callable[[Value], int])
 
 
 def unpacked(value: Value, arrays: Sequence[Array], dereference: Callable[[int], Value]) -> Value:
-    """The value that `packed` was given; each array is taken once, so that no reply is larger than its memory."""
+    """The value that `packed` was given. Each array is taken once: no reply outgrows its memory."""
     return _unpacked(value, dict(enumerate(arrays)), dereference)
 
 

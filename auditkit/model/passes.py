@@ -1,4 +1,4 @@
-"""Passes of onnx over a graph, in the worker of its model: nothing interrupts their C++ code, however long it takes."""
+"""Passes of onnx over a graph, in the worker of its model: nothing interrupts their C++ code."""
 
 from collections.abc import Callable
 from functools import partial
@@ -45,8 +45,12 @@ def _inferred(settings: Settings, model: onnx.ModelProto) -> edit.Types:
     return edit.declared_types(with_types(model, settings).graph)
 
 
-def in_precision(model: onnx.ModelProto, weights: Weights, settings: Settings) -> tuple[onnx.ModelProto, Weights]:
-    """The graph and its weights in the precision asked for; float32 stays at its inputs and outputs."""
+def in_precision(
+    model: onnx.ModelProto,
+    weights: Weights,
+    settings: Settings,
+) -> tuple[onnx.ModelProto, Weights]:
+    """The graph and its weights in the precision asked for; inputs and outputs stay in float32."""
     if resolved(settings).precision != "float16":
         return model, weights
     return float_types.to_float16(inlined(model, settings), weights, infer(settings))

@@ -69,9 +69,17 @@ _MOST_READ = 2**20  # bytes of it that are read at once: something may go on wri
 # The errors that a worker may report; whatever else it reports is a failure of the runtime.
 _ERRORS: dict[str, type[AuditError]] = {
     kind.__name__: kind
-    for kind in (BadInput, NoGradient, RuntimeFailure, MachineFailure, LoadFailure, ModelFailure, OutOfMemory)
+    for kind in (
+        BadInput,
+        NoGradient,
+        RuntimeFailure,
+        MachineFailure,
+        LoadFailure,
+        ModelFailure,
+        OutOfMemory,
+    )
 }
-# What a worker finds in its environment: how to find its libraries and where to write their caches, and no secret.
+# What a worker finds in its environment: where its libraries are and keep their caches, and no secret.
 _ENVIRONMENT = frozenset({
     "PATH", "HOME", "TMPDIR", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
     "DYLD_FALLBACK_LIBRARY_PATH", "MALLOC_ARENA_MAX", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "KMP_AFFINITY",
@@ -125,7 +133,7 @@ class _Lane:
 
 
 class _Tail:
-    """The last lines that a process writes to a pipe: it is read now and then, and takes no space on the disk."""
+    """The last lines that a process writes to a pipe, which takes no space on the disk."""
 
     def __init__(self) -> None:
         end, self.writer = os.pipe()
@@ -165,13 +173,14 @@ class _Process:
         self._sockets = [ours]
         self._started: Future[subprocess.Popen[bytes]] = Future()
         start = partial(_start, theirs.fileno(), self._errors.writer, memory_bytes or 0, module)
-        threading.Thread(target=_watch, args=(weakref.ref(self), start, self._started), daemon=True).start()
+        arguments = weakref.ref(self), start, self._started
+        threading.Thread(target=_watch, args=arguments, daemon=True).start()
         try:
             self._started.result()
         except OSError as error:
             raise MachineFailure(
-                f"this system cannot start another process ({error.strerror}); end other programs, and run the "
-                "command again."
+                f"this system cannot start another process ({error.strerror}); end other programs, "
+                "and run the command again."
             ) from None
         finally:
             theirs.close()
@@ -183,10 +192,14 @@ class _Process:
         return self._started.result()
 
     def call(
-        self, method: str, number: int | None, arguments: Sequence[Value], seconds: float | None = None,
+        self,
+        method: str,
+        number: int | None,
+        arguments: Sequence[Value],
+        seconds: float | None = None,
         most: int = _MOST_REPLY,
-    ) -> Value:  # fmt: skip
-        """What a method of an object in the worker returns, or a function of its module if `number` is None.
+    ) -> Value:
+        """What a method of an object in the worker, or a function of its module, returns.
 
         Its arrays may have `most` bytes together; nothing is allocated for a larger reply.
         """
@@ -213,7 +226,8 @@ class _Process:
     def _checked_size(self, size: object, most: int) -> int:
         if not isinstance(size, int) or not 0 <= size <= most + _PADDING:
             amount = f"{size:,}" if isinstance(size, int) else "an unknown number of"
-            raise ModelFailure(f"{self.name} gave {amount} bytes at once; at most {most:,} are expected")
+            reason = f"gave {amount} bytes at once; at most {most:,} are expected"
+            raise ModelFailure(f"{self.name} {reason}")
         return size
 
     def _number_of(self, value: Value) -> int:
@@ -273,7 +287,7 @@ class _Process:
             raise WorkerLost(f"{self.name} {what}", cause)
 
     def watch(self) -> None:
-        """End the process if it must be stopped; else read what it wrote, so that it need not wait."""
+        """End the process if it must be stopped; read what it wrote, so that it need not wait."""
         lost = self._overdue()
         if lost is not None:
             self.end(lost)
@@ -326,7 +340,8 @@ def kill_all() -> None:
 
 def environment() -> dict[str, str]:
     """This process's environment without what a worker does not need: it may hold passwords."""
-    return {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")}
+    names = [name for name in os.environ if name in _ENVIRONMENT or name.startswith("LC_")]
+    return {name: os.environ[name] for name in names}
 
 
 def _reported(reply: Message) -> AuditError:
@@ -339,10 +354,16 @@ def _reported(reply: Message) -> AuditError:
     return error
 
 
-def _start(connection: int, errors: int, memory_bytes: int, module: str) -> "subprocess.Popen[bytes]":
+def _start(
+    connection: int,
+    errors: int,
+    memory_bytes: int,
+    module: str,
+) -> "subprocess.Popen[bytes]":
     """A new child, with the descriptors of its connection and of its stderr."""
+    arguments = json.dumps(import_path()), str(connection), str(memory_bytes), module
     child = subprocess.Popen(
-        [sys.executable, "-I", "-c", START, json.dumps(import_path()), str(connection), str(memory_bytes), module],
+        [sys.executable, "-I", "-c", START, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=errors,
@@ -393,7 +414,7 @@ def _watch(
 ) -> None:
     """Start a worker, and stop it if it hangs or takes too much memory: this runs in a thread.
 
-    The system kills a worker when the thread that started it ends (see confinement), so it is this one.
+    The system kills a worker when the thread that started it ends (see confinement): this one.
     """
     try:
         child = start()
@@ -450,7 +471,13 @@ class Worker:
                 self._process = _Process(self.name, self.memory_bytes, self.module)
             return self._process
 
-    def call(self, function: str, *arguments: Value, seconds: float | None = None, most: int = _MOST_REPLY) -> Value:
+    def call(
+        self,
+        function: str,
+        *arguments: Value,
+        seconds: float | None = None,
+        most: int = _MOST_REPLY,
+    ) -> Value:
         """What a function of the module returns, with arrays of at most so many bytes."""
         return self.process.call(function, None, arguments, seconds, most)
 
@@ -504,6 +531,6 @@ class RemoteSession:
         return function
 
     def run(self, *arguments: Value, most: int | None) -> Value:
-        """The outputs of one batch (see runtime.LocalSession.run), of at most so many bytes if that is known."""
+        """The outputs of one batch (see runtime.LocalSession.run), of at most so many bytes."""
         session = self._current()
         return session.process.call("run", session.number, arguments, most=most or _MOST_REPLY)

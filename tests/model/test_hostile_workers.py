@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 import auditkit
-from auditkit.errors import BadInput, MachineFailure, ModelFailure, NoGradient, OutOfMemory, RuntimeFailure
+from auditkit.errors import (
+    BadInput,
+    MachineFailure,
+    ModelFailure,
+    NoGradient,
+    OutOfMemory,
+    RuntimeFailure,
+)
 from auditkit.model import worker as workers
 from auditkit.model.messages import Slot
 from auditkit.model.session import Settings

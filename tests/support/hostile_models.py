@@ -113,7 +113,10 @@ def nested_loops(depth: int, rounds: int = 10) -> onnx.ModelProto:
                 onnx_models.value(f"c{level}", [], TensorProto.BOOL),
                 onnx_models.value(f"s{level}", None),
             ],
-            [onnx_models.value(f"d{level}", [], TensorProto.BOOL), onnx_models.value(node.output[0], None)],
+            [
+                onnx_models.value(f"d{level}", [], TensorProto.BOOL),
+                onnx_models.value(node.output[0], None),
+            ],
         )
         start = "f" if level == depth else f"s{level + 1}"
         node = helper.make_node("Loop", ["rounds", "go", start], [f"o{level}"], body=body)
@@ -187,7 +190,12 @@ def unused_weights(count: int = 19_900) -> onnx.ModelProto:
     reads = [f"u{index}" for index in range(0, count, 2)]
     groups = [reads[i : i + 1000] for i in range(0, len(reads), 1000)]
     nodes = [helper.make_node("Sum", ["f", *group], [f"s{i}"]) for i, group in enumerate(groups)]
-    _append(proto, *nodes, helper.make_node("Sum", [f"s{i}" for i in range(len(groups))], ["all"]), live=True)
+    _append(
+        proto,
+        *nodes,
+        helper.make_node("Sum", [f"s{i}" for i in range(len(groups))], ["all"]),
+        live=True,
+    )
     return proto
 
 
