@@ -103,13 +103,20 @@ def test_an_array_is_taken_once(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize("size", [2**31, 2**70, -1, "many", None], ids=str)
-def test_no_memory_is_allocated_for_a_giant_reply(fake: Fake, slots: list[int], size: object) -> None:
+def test_no_memory_is_allocated_for_a_giant_reply(
+    fake: Fake,
+    slots: list[int],
+    size: object,
+) -> None:
     with pytest.raises((ModelFailure, WorkerLost)):
         fake(_answers({"bytes": size})).call("examine")
     assert max(slots) <= 2**20
 
 
-def test_a_model_with_a_giant_answer_is_refused_by_its_size(tmp_path: Path, slots: list[int]) -> None:
+def test_a_model_with_a_giant_answer_is_refused_by_its_size(
+    tmp_path: Path,
+    slots: list[int],
+) -> None:
     path = onnx_models.save(gated_models.tiled(1, 5 * 10**6), tmp_path)
     model = auditkit.load(path, preset="unit", settings=Settings(device="cpu"))
     with pytest.raises(ModelFailure, match=r"gave 80,000,000 bytes at once; at most 32 are expected"):
@@ -143,7 +150,11 @@ def test_what_is_no_message_ends_the_worker(fake: Fake, program: str) -> None:
         ("copyreg", RuntimeFailure),
     ],
 )
-def test_only_the_errors_of_a_worker_are_taken_over(fake: Fake, name: str, kind: type[Exception]) -> None:
+def test_only_the_errors_of_a_worker_are_taken_over(
+    fake: Fake,
+    name: str,
+    kind: type[Exception],
+) -> None:
     with pytest.raises(kind) as error:
         fake(_answers({"error": name, "text": "It failed."})).call("examine")
     assert (type(error.value), str(error.value)) == (kind, "It failed.")
@@ -167,7 +178,10 @@ def test_what_a_worker_prints_takes_no_space(fake: Fake) -> None:
     assert len(process._errors.read()) <= 4000
 
 
-def test_a_worker_finds_no_secret_in_its_environment(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_finds_no_secret_in_its_environment(
+    fake: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("VENDOR_PASSWORD", "AWS_SECRET_ACCESS_KEY", "NVIDIA_API_KEY", "LD_PRELOAD_SECRET"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -231,7 +245,8 @@ def test_the_processes_of_a_worker_end_with_it(fake: Fake, tmp_path: Path, end: 
     _wait_for_the_end(int(note.read_text()))
 
 
-_BUSY = "confine(); channel.send({'result': None}); 3 ** (10**9)"  # one operation, during which no other thread runs
+# One operation, during which no other thread runs.
+_BUSY = "confine(); channel.send({'result': None}); 3 ** (10**9)"
 
 
 def test_a_worker_that_can_notice_nothing_ends_with_its_main_process(tmp_path: Path) -> None:
@@ -251,7 +266,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_worker_outlives_the_thread_that_first_called_it(fake: Fake) -> None:
-    """The system ends a worker with the thread that started it, which is none of those that call it."""
+    """The system ends a worker with the thread that started it: none of those that call it."""
     program = "confine()\nfor _ in range(2):\n    channel.send({'result': None}); channel.receive()"
     worker = fake(program)
     with ThreadPoolExecutor(1) as pool:
@@ -269,4 +284,4 @@ def test_a_machine_without_room_is_told_as_such(tmp_path: Path) -> None:
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     message, code = done.stdout.splitlines()
     assert code == "4"
-    assert message.startswith("auditkit: this system has no 1,048,576 bytes of shared memory for auditkit (File too")
+    assert message.startswith("auditkit: this system has no 1,048,576 bytes of shared memory for")

@@ -1,4 +1,4 @@
-"""Small files that stand for graphs without end: each is a classifier that works, with something added to it."""
+"""Small files that stand for graphs without end: each is a classifier with something added to it."""
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -11,11 +11,11 @@ from tests.support import onnx_models
 
 _LOCAL = "local"
 _OPSETS = (helper.make_opsetid("", 17), helper.make_opsetid(_LOCAL, 1))
-Calls = Mapping[str, list[str]]  # of each function: the functions and operators that it calls, one after the other
+Calls = Mapping[str, list[str]]  # of each function: the functions and operators that it calls
 
 
 def _with_functions(calls: Calls, *, first: str, live: bool) -> onnx.ModelProto:
-    """The classifier with these functions; the first is called by a node that its scores need, or by a dead one."""
+    """The classifier with these functions; a node that is dead or not calls the first."""
     proto = onnx_models.convnet()
     for name, callees in calls.items():
         nodes = [
@@ -30,7 +30,7 @@ def _with_functions(calls: Calls, *, first: str, live: bool) -> onnx.ModelProto:
 
 
 def _append(proto: onnx.ModelProto, *nodes: onnx.NodeProto, live: bool) -> None:
-    """Add nodes that turn the features `f` into the last one's output; the scores are computed from that, or not."""
+    """Add nodes that turn the features `f` into another tensor, which the scores need or not."""
     gemm = proto.graph.node.pop()
     proto.graph.node.extend(nodes)
     if live:
