@@ -48,7 +48,21 @@ def _opened(proto: onnx.ModelProto, folder: Path, *tensors: str) -> OnnxFile:
         (hostile_models.long_text(2**26), r"bytes besides its tensors"),
         (hostile_models.many_numbers(2**22 + 1), r"numbers in attributes"),
     ],
-    ids=("doubling circle tower copies nodes ifs loops weights types outputs name text numbers").split(),
+    ids=[
+        "doubling",
+        "circle",
+        "tower",
+        "copies",
+        "nodes",
+        "ifs",
+        "loops",
+        "weights",
+        "types",
+        "outputs",
+        "name",
+        "text",
+        "numbers",
+    ],
 )
 def test_a_graph_is_counted_before_it_is_expanded(
     proto: onnx.ModelProto,
