@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from auditkit import telemetry
+from auditkit import telemetry, user_cache
 from auditkit.arrays import Array
 from auditkit.errors import (
     AuditError,
@@ -48,6 +48,7 @@ from auditkit.model.messages import (
     size_of,
     unpacked,
 )
+from auditkit.user_cache import unusable
 
 START = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from importlib import import_module; "
@@ -341,7 +342,10 @@ def kill_all() -> None:
 def environment() -> dict[str, str]:
     """This process's environment without what a worker does not need: it may hold passwords."""
     names = [name for name in os.environ if name in _ENVIRONMENT or name.startswith("LC_")]
-    return {name: os.environ[name] for name in names}
+    variables = {name: os.environ[name] for name in names}
+    with unusable():  # else NVIDIA's driver keeps compiled kernels in a folder of its own in the user's home
+        variables.setdefault("CUDA_CACHE_PATH", str(user_cache.folder() / "cuda"))
+    return variables
 
 
 def _reported(reply: Message) -> AuditError:

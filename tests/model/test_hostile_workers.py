@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import auditkit
+from auditkit import user_cache
 from auditkit.errors import (
     BadInput,
     MachineFailure,
@@ -191,6 +192,7 @@ def test_a_worker_finds_no_secret_in_its_environment(
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
     assert environment["ORT_DISABLE_TELEMETRY"] == "1"
     assert environment["PATH"] == os.environ["PATH"]
+    assert environment["CUDA_CACHE_PATH"] == str(user_cache.folder() / "cuda")
 
 
 _STARTS = {
