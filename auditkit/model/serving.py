@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from auditkit.arrays import Array
 from auditkit.errors import AuditError
 from auditkit.model.confinement import confine
-from auditkit.model.messages import Channel, Message, Slot, Value, packed, size_of, unpacked
+from auditkit.model.messages import Channel, Message, Slot, Unreadable, Value, packed, size_of, unpacked
 
 _UNCOUNTED = 192 * 2**20  # bytes that the limit does not see: the main process, and the code of the libraries
 Functions = Mapping[str, Callable[..., Value]]  # that the main process may call, by name
@@ -57,7 +57,7 @@ class _Lane:
                     self._slot = Slot(descriptor)
                     self._slot.close_file()
                 self._channel.send(self._answer(message))
-            except (EOFError, OSError):
+            except (EOFError, OSError, Unreadable):
                 return
 
     def _answer(self, message: Message) -> Message:

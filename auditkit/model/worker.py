@@ -311,6 +311,8 @@ class _Process:
             until = time.monotonic() + _LAST_SECONDS
             while self.lost is None and not _has_ended(self._child) and time.monotonic() < until:
                 time.sleep(0.01)  # its connection is closed first; its exit code says why
+            if self.lost is None and not _has_ended(self._child):
+                self.lost = "exit", "closed its connection to the main process"
             code = kill(self._child)
             self.lost = self.lost or self._death(code)
 

@@ -139,6 +139,11 @@ def test_what_is_no_message_ends_the_worker(fake: Fake, program: str) -> None:
         fake(program).call("examine")
 
 
+def test_a_worker_that_only_closes_its_connection_did_not_run_out_of_memory(fake: Fake) -> None:
+    with pytest.raises(WorkerLost, match=r"^the file closed its connection to the main process$"):
+        fake("channel.socket.close(); time.sleep(60)").call("examine")
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
