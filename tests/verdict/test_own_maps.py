@@ -30,7 +30,7 @@ def audits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Results, Res
     folder = tmp_path_factory.mktemp("own-maps")
     policy = folder / "policy.toml"
     policy.write_text(POLICY)
-    relying = coloured(CORNER, count=12)
+    relying = coloured(CORNER, count=21)
     images = relying.dataset(folder)
     own = auditkit.audit(relying.model(), images, folder / "own", method="occlusion", policy=policy)
     supplied = auditkit.audit(relying.model(), images, folder / "supplied", folder / "own" / "maps", policy=policy)
