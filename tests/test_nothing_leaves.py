@@ -181,15 +181,18 @@ def test_no_verb_does(root: Path) -> None:
 
 def _strace(log: Path) -> Guard:
     calls = "socket,connect,open,openat,creat,mkdir,mkdirat"
-    options = ["-f", "-q", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(log)]
+    options = ["-f", "-q", "-y", "-e", f"trace={calls}", "-e", "signal=none", "-o", str(log)]
     return lambda command: ["strace", *options, *command]
 
 
 def _traced_writes(root: Path, log: str) -> list[str]:
     """Files and folders that a traced command wrote, but for devices, shared memory and compiled Python."""
-    opened = re.findall(r'open(?:at)?\((?:[^"]*, )?"([^"]+)", [A-Z_|]*(?:O_WRONLY|O_RDWR|O_CREAT)[^)]*\) = [0-9]', log)
-    created = re.findall(r'(?:creat|mkdir(?:at)?)\((?:[^"]*, )?"([^"]+)".*\) = [0-9]', log)
-    paths = [Path(os.path.normpath(root / "work" / path)) for path in (*opened, *created)]
+    place = (
+        r'(?:[^"<]*<([^>]*)>, )?"([^"]+)"'  # the folder that a name is relative to, where there is one, and the name
+    )
+    opened = re.findall(rf"open(?:at)?\({place}, [A-Z_|]*(?:O_WRONLY|O_RDWR|O_CREAT)[^)]*\) = [0-9]", log)
+    created = re.findall(rf"(?:creat|mkdir(?:at)?)\({place}.*\) = [0-9]", log)
+    paths = [Path(os.path.normpath(root / "work" / folder / name)) for folder, name in (*opened, *created)]
     files = [path for path in paths if not {"__pycache__", "dev", "proc"} & {*path.parts}]
     return [str(path.relative_to(root) if path.is_relative_to(root) else path) for path in files]
 
@@ -204,8 +207,9 @@ def _check_traced(root: Path, verbs: tuple[Verb, ...], log: Path) -> None:
         named = [f"work/{name}".removesuffix("/") for name in verb.written]
         own = (*named, "tmp", str(Path(CACHE).parent))
         stray = [name for name in written if name != "home/.cache" and not name.startswith(own)]
-        # An output has such a name until it is complete.
-        assert [name for name in stray if not re.fullmatch(LEFT_OVER, Path(name).name)] == [], verb.words
+        # An output, file or folder, has such a name until it is complete.
+        temporary = re.compile(rf"(.*/)?{LEFT_OVER}(/.*)?")
+        assert [name for name in stray if not temporary.fullmatch(name)] == [], verb.words
 
 
 def _can_trace() -> bool:
