@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from auditkit.data.atomic_write import temporary_name
 from tests.support import onnx_models
 from tests.support.commands import Completed
 from tests.support.commands import auditkit as command
@@ -106,7 +105,7 @@ FOR_FILES: dict[str, Plant] = {
 }  # fmt: skip
 FOR_FOLDERS: dict[str, Plant] = {"a link to a folder": _link_to_folder, "a pipe": _pipe, "a file for a folder": _file}
 NEW: dict[str, Plant] = {"a link": _link, "a pipe": _pipe}
-LEFT_OVER = temporary_name()
+LEFT_OVER = ".0123456789abcdef.part"
 PLACES: dict[str, tuple[tuple[str, dict[str, Plant]], ...]] = {
     "audit": (
         ("run.json", FOR_FILES), ("results.json", FOR_FILES), ("SHA256SUMS", FOR_FILES), ("report.html", FOR_FILES),
@@ -165,7 +164,7 @@ def _canaries(folder: Path) -> Path:
     """What belongs to the user and must stay as it is."""
     (folder / "photos").mkdir(parents=True)
     (folder / "diary.txt").write_text("years of work\n")
-    for name in ("holiday.jpg", "0001-image.png", "000000.npy", temporary_name()):
+    for name in ("holiday.jpg", "0001-image.png", "000000.npy", ".0123456789abcdef.part"):
         (folder / "photos" / name).write_text(name)
     return folder
 
