@@ -123,10 +123,10 @@ def rows_besides(model: OnnxClassifier, images: Dataset, settings: Evaluation) -
     """How many rows the model runs besides those of curves: whole images, infills, and crops of the saliency metric."""
     run, rows = model.session.run, 0
 
-    def counted(feeds: Feeds, *more: Any) -> Any:
+    def counted(feeds: Feeds, *more: Any, **limits: Any) -> Any:
         nonlocal rows
         rows += len(feeds[model.signature.input])
-        return run(feeds, *more)
+        return run(feeds, *more, **limits)
 
     model.session.run = counted  # type: ignore[method-assign]
     plan = plan_evaluation(model, images, {}, settings, None)

@@ -74,7 +74,8 @@ def test_import_then_check_beside_model_and_images(tmp_path: Path, maps: Path, a
     assert (said["added"], said["maps"], said["method"], said["frame"]) == (2, 2, "Grad-CAM", "model-input")
     assert said["warnings"] == ["1 files are not maps (.npy, .png) and were left out, such as 'README'"]
     assert open_bundle(out).labels == {"a.png": (3,), "cats/b__c.png": (0,)}
-    done = auditkit("check", out, "--model", model, "--images", tmp_path / "csv" / "set.csv", "--json")
+    images = tmp_path / "csv" / "set.csv"
+    done = auditkit("check", out, "--model", model, "--images", images, "--preset", "unit", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     said = json.loads(done.stdout)
     assert (said["maps"], said["images"], said["labels"], said["errors"]) == (2, 2, 2, 0)

@@ -30,4 +30,9 @@ def test_an_interrupt_during_imports(module: str, number: signal.Signals) -> Non
 def test_little_is_imported_before_interrupts_are_answered() -> None:
     code = "import sys; before = set(sys.modules); import auditkit.cli.entry; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=False, text=True)
-    assert set(done.stdout.split()) == {"auditkit", "auditkit.cli", "auditkit.cli.entry"}
+    assert set(done.stdout.split()) == {
+        "auditkit",
+        "auditkit.telemetry",
+        "auditkit.cli",
+        "auditkit.cli.entry",
+    }

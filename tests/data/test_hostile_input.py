@@ -54,7 +54,7 @@ READERS: dict[str, tuple[str, ...]] = {
     "bundle.json": ("bundle", "check", "."),
     "maps.npz": ("bundle", "import", "{}", "-o", "out", "--frame", "model-input"),
     "maps.csv": ("bundle", "import", "{}", "-o", "out", "--frame", "model-input"),
-    "fill.png": ("evaluate", "MODEL", "images", "-o", "out", "--infill", "image:{}"),
+    "fill.png": ("evaluate", "MODEL", "images", "--preset", "unit", "-o", "out", "--infill", "image:{}"),
 }
 
 

@@ -101,7 +101,7 @@ def test_copies_elsewhere_go_on_with_a_run_and_other_files_do_not(given: Inputs,
     assert _evaluate(copies, run).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in parts} == parts
     told = json.loads((run / "results.json").read_text())["subject"]
-    assert (told["model"]["path"], told["images"]["source"]) == (str(copies[0]), str(copies[1]))
+    assert (told["model"]["path"], told["images"]["source"]) == (copies[0].name, copies[1].name)
     onnx_models.save(onnx_models.convnet(size=8, classes=4, seed=1), elsewhere)
     refused(_evaluate(copies, run), "another model")
     assert command("verify", run, "--model", model, "--images", images, "--heatmaps", f"maps={maps}").returncode == 0

@@ -17,10 +17,11 @@ import pytest
 from PIL import Image
 
 import auditkit
-from auditkit.data import dataset
 from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.evidence.salt import seed_of
+from auditkit.model import decoder
+from auditkit.model.pictures import Geometry
 from auditkit.runs.folder import checksums, provenance
 from auditkit.runs.folder.figures import ExplanationRequest, NotRandomised
 from auditkit.runs.folder.results import CheckChange, ModelFile, Results
@@ -175,7 +176,7 @@ def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> No
     assert results.policy is not None
     digests = [subject.model.sha256, subject.card_origin.sha256, results.policy.sha256]
     assert digests == [_sha256(path) for path in (model, card, planted / "policy.toml")]
-    assert (subject.model.path, subject.card_origin.source) == (str(model), str(card))
+    assert (subject.model.path, subject.card_origin.source) == (model.name, card.name)
     assert (subject.layout, subject.dtype, subject.kind) == ("NCHW", "float32", "logits")
     assert subject.card["mean"] == auditkit.load(model, settings=CPU).card.mean
     assert len(subject.images.digest) == len(run.bundles["gradient-input"]) == 64
@@ -195,7 +196,7 @@ def test_every_result_says_where_it_comes_from(whole: Path, planted: Path) -> No
     assert runtime.rows > 0
     assert runtime.largest is not None
     assert 0 <= runtime.largest < 1e-5
-    assert (run.command or ())[1:3] == ("audit", str(model))
+    assert (run.command or ())[1:3] == ("audit", model.name)
     assert run.started is not None
     assert run.ended is not None
     assert run.started <= run.ended
@@ -387,13 +388,13 @@ def test_an_audit_opens_each_image_at_most_three_times(
 ) -> None:
     """To explain it, to evaluate it, and for the gallery. Images kept in memory are opened once, broken ones twice."""
     opened: Counter[str] = Counter()
-    decode = dataset.opened
+    decode = decoder.prepared
 
-    def counted(path: Path) -> Image.Image:
+    def counted(path: Path, geometry: Geometry) -> tuple[tuple[int, int], np.ndarray]:
         opened[path.name] += 1
-        return decode(path)
+        return decode(path, geometry)
 
-    monkeypatch.setattr(dataset, "opened", counted)
+    monkeypatch.setattr(decoder, "prepared", counted)
     folder = tmp_path / "images"
     folder.mkdir()
     for number, picture in enumerate(draw(12, seed=3, tags="random").images):
