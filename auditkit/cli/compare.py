@@ -23,7 +23,7 @@ def compare(
     """Show what changed from one run to another: findings about the model, and paired differences, B minus A.
 
     Differences are taken on the images that both runs have. They are called better or worse only if both runs are of
-    the same model; of two models, the higher figure is not the better one.
+    the same model, prepared alike; of two models, the higher figure is not the better one.
 
     Runs whose figures are not comparable are refused, with the list of what differs. The exit code is 0 even if the
     runs differ.

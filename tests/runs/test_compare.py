@@ -239,6 +239,49 @@ def test_another_model_is_higher_or_lower_and_never_better(made: Callable[..., P
     assert "↑ better" in command("compare", a, made(rows(range(COUNT), plus(0.1)))).out
 
 
+CARD = {"scale": 1 / 255, "mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("subject", "difference"),
+    [
+        ({"card": {"size": [9, 9]}}, "size (8 8 / 9 9)"),
+        ({"card": {"resize": 9}}, "resize (none / 9)"),
+        ({"card": {"crop": "center"}}, "crop (none / center)"),
+        ({"card": {"interpolation": "box"}}, "interpolation (bicubic / box)"),
+        ({"card": {"channels": "BGR"}}, "channels (RGB / BGR)"),
+        ({"card": {"exif_orientation": False}}, "exif_orientation (none / False)"),
+        ({"card": {"scale": 1.0}}, "scale (0.00392157 / 1)"),
+        ({"card": {"mean": [0.5, 0.5, 0.5]}}, "mean (0 0 0 / 0.5 0.5 0.5)"),
+        ({"card": {"std": [0.5, 0.5, 0.5]}}, "std (1 1 1 / 0.5 0.5 0.5)"),
+        ({"input": "other"}, "input (image / other)"),
+        ({"output": "other"}, "output (logits / other)"),
+        ({"kind": "sigmoids"}, "kind (logits / sigmoids)"),
+        ({"layout": "NHWC"}, "layout (NCHW / NHWC)"),
+    ],
+)
+def test_a_model_prepared_differently_is_never_better(
+    made: Callable[..., Path], subject: dict[str, Any], difference: str
+) -> None:
+    a = made(rows(range(5), plus(0.0)), subject={"card": CARD})
+    prepared = {**subject, "card": {**CARD, **subject.get("card", {})}}
+    comparison = compare(a, made(rows(range(5), plus(0.3)), subject=prepared))
+    changes = {entry.name: (entry.change, entry.better) for entry in comparison.differences}
+    assert changes["insertion"] == changes["deletion"] == ("higher", None)
+    assert f"prepared differently: {difference}" in comparison.notes
+    assert any(note.startswith("the model was prepared diff") for note in comparison.notes)
+
+
+def test_preprocessing_that_is_assumed_is_noted(made: Callable[..., Path]) -> None:
+    assumed = {"source": "preset imagenet (assumed)", "sha256": None, "assumed": "assumed"}
+    a = made(rows(range(5), plus(0.0)))
+    b = made(rows(range(5), plus(0.3)), subject={"card_origin": assumed})
+    notes = compare(a, b).notes
+    assert [note for note in notes if "assumed" in note] == [
+        "the preprocessing of the second run is assumed",
+    ]
+
+
 def test_of_two_functions_nobody_knows_whether_they_are_the_same(made: Callable[..., Path]) -> None:
     a, b = (made(rows(range(COUNT), plus(shift)), subject={"model": "callable"}) for shift in (0.0, 0.1))
     comparison = compare(a, b)

@@ -7,9 +7,12 @@ from auditkit.runs.comparison.finished_run import FinishedRun
 from auditkit.runs.evaluation.settings import CONVENTIONS, IMAGE_PREFIX
 from auditkit.runs.folder.results import CardValue, ModelFile, Results
 
+SIDES = ("the first run", "the second run")
 _SAME_SETTINGS = ("protocol", "labels", "renormalise", "steps", "range", "eps1", "eps2", "ties")
 # Of a card: how a picture reaches the network.
 _FRAME = ("size", "resize", "crop", "interpolation", "channels", "exif_orientation")
+_VALUES = ("scale", "mean", "std")
+_SIGNATURE = ("input", "output", "kind", "layout")
 _INTERVALS = ("confidence", "interval")
 _COMPUTED = ("device", "precision", "auditkit", "onnxruntime", "system")
 _Value = CardValue | tuple[str, ...]
@@ -83,16 +86,20 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     first, second = a.results, b.results
     notes = _other_predictions(a, b, images)
     if not same_model(first, second):
-        unknown = first.subject.model == second.subject.model == "callable"
-        why = "the models are functions, which may differ" if unknown else "the models differ"
         notes.append(
-            f"{why}, so no difference says which run is better: each is one of model and maps together. Maps of a "
-            "model that relies on little, such as a shortcut, often have higher figures, since little evidence is "
-            "enough for it"
+            f"{_why_other_model(first, second)}, so no difference says which run is better: each is "
+            "one of model and maps together. Maps of a model that relies on little, such as a "
+            "shortcut, often have higher figures, since little evidence is enough for it"
         )
+    notes += [
+        f"the preprocessing of {side} is assumed"
+        for side, results in zip(SIDES, (first, second), strict=True)
+        if results.subject.card_origin.assumed
+    ]
     before, after = vars(first.settings), vars(second.settings)
     card_keys = ("gray",) if "gray" in first.settings.infill else ()
     differences = {
+        "prepared differently": _preparation(first, second),
         "the gray infill has another colour": _apart(first.subject.card, second.subject.card, card_keys),
         "computed differently": _apart(first.environment, second.environment, _COMPUTED),
         "ties and draws differ by chance": _apart(before, after, ("seed",)),
@@ -115,11 +122,31 @@ def _other_predictions(a: FinishedRun, b: FinishedRun, images: list[str]) -> lis
 
 
 def same_model(a: Results, b: Results) -> bool:
-    """Whether two runs are known to be of the same model; of two functions nobody knows."""
+    """Whether two runs are known to be of the same model, prepared alike."""
+    return _same_file(a, b) and not _preparation(a, b)
+
+
+def _why_other_model(a: Results, b: Results) -> str:
+    """Why two runs are not of the same model, or not known to be."""
+    if _same_file(a, b):
+        return "the model was prepared differently"
+    unknown = a.subject.model == b.subject.model == "callable"
+    return "the models are functions, which may differ" if unknown else "the models differ"
+
+
+def _same_file(a: Results, b: Results) -> bool:
+    """Whether two models have the same content; of two functions nobody knows."""
     first, second = a.subject.model, b.subject.model
     if not isinstance(first, ModelFile) or not isinstance(second, ModelFile):
         return False
     return first.identity == second.identity
+
+
+def _preparation(a: Results, b: Results) -> list[str]:
+    """What differs in how pictures reach the models and in which of their outputs are read."""
+    first, second = a.subject, b.subject
+    cards = _apart(first.card, second.card, (*_FRAME, *_VALUES))
+    return [*cards, *_apart(vars(first), vars(second), _SIGNATURE)]
 
 
 def _apart(first: Mapping[str, _Value], second: Mapping[str, _Value], names: Iterable[str]) -> list[str]:

@@ -13,14 +13,13 @@ from auditkit.metrics.protocols import infill_of
 from auditkit.metrics.statistics import Interval, paired_difference
 from auditkit.metrics.table import METRICS, title
 from auditkit.metrics.values import LABELS_PER_IMAGE, NotAssessed, Values, paired
-from auditkit.runs.comparison.comparability import caveats, common_infills, same_model, shared_images
+from auditkit.runs.comparison.comparability import SIDES, caveats, common_infills, same_model, shared_images
 from auditkit.runs.comparison.finished_run import FinishedRun, read_run
 from auditkit.runs.folder.examination import CueKind, Finding
 from auditkit.runs.folder.figures import Severity
 from auditkit.runs.folder.results import CheckChange, Comparison, DifferenceResult, FindingChange, Results
 from auditkit.runs.summary.wording import why_not_assessed
 
-SIDES = ("the first run", "the second run")
 _Cue = tuple[CueKind, int | None, int]  # kind, label, number
 
 

@@ -295,7 +295,7 @@ class DifferenceResult:
     confidence: float
     n: int
     change: Literal["higher", "lower"] | None  # None: the interval includes 0, or the runtimes may be the cause
-    better: bool | None  # of the second run; None also where the models differ, since it says nothing then
+    better: bool | None  # of the second run; None also where models or their preparation differ
     note: Note | None = None
     interval: IntervalKind = "bootstrap"
 
