@@ -13,6 +13,7 @@ from auditkit.errors import BadInput
 from auditkit.metrics.statistics import paired_difference
 from auditkit.metrics.values import Note
 from auditkit.records import to_json
+from auditkit.report import examination as relies
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.folder.results import Comparison, DifferenceResult
 from tests.support import synthetic_runs
@@ -314,11 +315,41 @@ def test_findings_of_both_runs_are_told_apart(
         assert sentence in screen
 
 
+UPPER_LEFT = finding(place="the upper left corner", exchange="tiny window")
+LOWER_RIGHT = finding(place="the lower right corner", follows=0.8)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentences"),
+    [
+        ([UPPER_LEFT], [LOWER_RIGHT], {"Only in A": "upper left", "Only in B": "lower right"}),
+        (
+            [UPPER_LEFT, LOWER_RIGHT],
+            [LOWER_RIGHT],
+            {"Only in A": "upper left", "In A and in B": "lower right"},
+        ),
+        ([UPPER_LEFT], [{**UPPER_LEFT, "exchange": "small window"}], {"In A and in B": "upper left"}),
+    ],
+)
+def test_a_finding_at_another_place_is_another_one(
+    made: Callable[..., Path], before: list[Any], after: list[Any], sentences: dict[str, str]
+) -> None:
+    some = rows(range(4), plus(0.0))
+    a, b = (made(some, examination=examination(*found)) for found in (before, after))
+    texts = relies.changes(compare(a, b), ("A", "B"))
+    assert len(texts) == len(sentences)
+    for start, place in sentences.items():
+        (text,) = (text for text in texts if text.startswith(start))
+        assert f" in the {place} corner" in text
+
+
 def test_no_finding_of_a_kind_hides_another(made: Callable[..., Path]) -> None:
     both = examination(finding("low", place="the upper left corner"), finding(place="the lower right corner"))
     a, b = made(rows(range(COUNT), plus(0.0))), made(rows(range(COUNT), plus(0.0)), examination=both)
     places = [change.after.place for change in compare(a, b).findings if change.after]
     assert places == ["the lower right corner", "the upper left corner"]  # the more severe one first
+    twins = made(rows(range(COUNT), plus(0.0)), examination=examination(UPPER_LEFT, UPPER_LEFT))
+    assert len(compare(a, twins).findings) == 2
 
 
 # What does not compare ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from auditkit.runs.folder.figures import Severity
 from auditkit.runs.folder.results import CheckChange, Comparison, DifferenceResult, FindingChange, Results
 from auditkit.runs.summary.wording import why_not_assessed
 
-_Cue = tuple[CueKind, int | None, int]  # kind, label, number
+_Cue = tuple[CueKind, int | None, str, int]  # kind, label, place, number
 
 
 @dataclass(frozen=True)
@@ -82,11 +82,12 @@ def _finding_changes(a: Results, b: Results) -> tuple[FindingChange, ...]:
 
 
 def _by_cue(results: Results) -> dict[_Cue, Finding]:
-    """The findings by kind, label and number among those of this kind and label."""
+    """The findings by kind, label, place and number among those with all of these."""
     by_cue = dict[_Cue, Finding]()
     for finding in results.examination.findings if results.examination else ():
-        number = sum(cue[:2] == (finding.kind, finding.label) for cue in by_cue)
-        by_cue[finding.kind, finding.label, number] = replace(finding, examples=(), groups=None)
+        what = (finding.kind, finding.label, finding.place)
+        number = sum(cue[:3] == what for cue in by_cue)
+        by_cue[*what, number] = replace(finding, examples=(), groups=None)
     return by_cue
 
 
