@@ -22,10 +22,15 @@ _Object = dict[str, object]  # of JSON
 def render_cyclonedx(loaded: Loaded) -> str:
     """The bill of materials."""
     results = loaded.results
+    tool = {"type": "application", "name": "auditkit", "version": results.tool.version}
     metadata: _Object = {
-        "tools": {"components": [{"type": "application", "name": "auditkit", "version": results.tool.version}]},
-        "properties": [_property("results.json:sha256", loaded.digest), *_statuses(results)],
-    }  # fmt: skip
+        "tools": {"components": [tool]},
+        "properties": [
+            _property("results.json:sha256", loaded.digest),
+            *_statuses(results),
+            *(_property("finding_gate", text) for text in answers.gate(results)),
+        ],
+    }
     if results.run.written:
         metadata["timestamp"] = results.run.written
     bom: _Object = {

@@ -47,7 +47,11 @@ def _result(loaded: Loaded, title: str, started: str, written: str) -> _Object:
     results, entries = loaded.results, pipeline.entries(loaded.results)
     decided = [entry for entry in entries if entry.status == "pass" or entry.outcome in pipeline.RED]
     gaps = " ".join(answers.not_assessed(results))
-    remarks = [*map(str, notices(results)), *([f"Not assessed: {gaps}"] if gaps else [])]
+    remarks = [
+        *answers.gate(results),
+        *map(str, notices(results)),
+        *([f"Not assessed: {gaps}"] if gaps else []),
+    ]
     component: _Object = {
         "uuid": identifier(loaded, "model"), "type": "software", "title": plain(sections.subject_name(results)),
         "description": "The audited model.", "status": {"state": "other", "remarks": "As it was given to the audit."},

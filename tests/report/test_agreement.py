@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from auditkit.report import wording
-from auditkit.report.formats import render
+from auditkit.report.formats import FORMATS, render
 from auditkit.report.load_run import Loaded, load
 from tests.report.test_formats import AUDIT, check, examination, finding, junit, made, outcome, page, sarif
 
@@ -71,7 +71,11 @@ def test_statuses_are_the_same_in_every_form(loaded: tuple[str, Loaded]) -> None
     output = str(junit(folder).findtext("system-out"))
     assert all(f"{word}: {title}: " in output for title, word in words.items())
     bom = json.loads(render(loaded[1], "cyclonedx"))["metadata"]["properties"]
-    marked = {entry["name"].removeprefix("auditkit:status:"): entry["value"] for entry in bom[1:]}
+    marked = {
+        entry["name"].removeprefix("auditkit:status:"): entry["value"]
+        for entry in bom
+        if entry["name"] not in ("auditkit:results.json:sha256", "auditkit:finding_gate")
+    }
     assert marked == in_sarif
     (assessed,) = json.loads(render(loaded[1], "oscal"))["assessment-results"]["results"]
     observed = [{each["name"]: each["value"] for each in entry["props"]} for entry in assessed["observations"]]
@@ -144,6 +148,12 @@ def test_every_form_says_whether_a_finding_fails_the_audit_beside_the_verdict(
         invocation["exitCodeDescription"],
     ]
     assert all(sentence in text and "Pass" in text for text in texts)
+    for form in FORMATS:
+        text = render(loaded, form)
+        if form == "json":  # facts, without sentences
+            assert json.loads(text)["finding_gate"] == RUNS[kind]["finding_gate"]
+        else:
+            assert sentence in text, form
 
 
 def test_nobody_reads_of_an_exit_code_where_no_finding_can_fail(made: Callable[..., Path]) -> None:

@@ -26,6 +26,7 @@ GROUPS = {
 KINDS: dict[str, dict[str, Any]] = {
     "audit": AUDIT, "hostile": hostile(), "grouped": AUDIT | {"groups": GROUPS},
     "examined": AUDIT | {"examination": examination(finding(), finding(1, kind="mark", allowed=HOSTILE))},
+    "gated": AUDIT | {"finding_gate": {"fail_on": "high", "status": "pass"}},
     "odd names": AUDIT | {"checks": [check("pass", id="3d"), check("fail", id="a.b_c", title="")]},
 }  # fmt: skip
 _OSCAL = "oscal_assessment-results_schema.json"
