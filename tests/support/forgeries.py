@@ -123,6 +123,7 @@ class Forger:
             run = plain
         else:
             run |= {"policy": found.policy.sha256, "fail_on": found.run.fail_on}
+            run["fail_on_finding"] = found.run.fail_on_finding
             if found.explained is not None:
                 run |= {"maps": {**run["maps"], "method": found.explained.method}, "pool": found.explained.request.pool}
             else:

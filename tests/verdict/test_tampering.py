@@ -355,6 +355,26 @@ def _sittings(forger: Forger) -> None:
     forger.finish()
 
 
+def _severities(**severities: str) -> Callable[[Forger], Any]:
+    """Other severities that fail, in all places but the command, and the verdict that they give."""
+    return lambda forger: forger.results(lambda plain: plain["run"].update(severities)).judged()
+
+
+def _command(*words: str) -> Callable[[Forger], Any]:
+    """A command with further words, in all places that have it."""
+
+    def forge(forger: Forger) -> None:
+        path = forger.run / "sittings.jsonl"
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        for entry in entries:
+            if "command" in entry:
+                entry["command"] += words
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+        forger.results(lambda plain: plain["run"]["command"].extend(words))
+
+    return forge
+
+
 def _duplicate_key(text: str) -> str:
     return text.replace('"verdict": ', '"verdict": "pass",\n  "verdict": ', 1)
 
@@ -416,6 +436,10 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "a finding that fails": lambda forger: forger.results(
         lambda plain: plain["run"].update(fail_on_finding="critical")
     ),
+    "severity that fails, in all places": _severities(fail_on="critical"),
+    "a finding that fails, in all places": _severities(fail_on_finding="critical"),
+    "no severity that the command says": _command("--fail-on", "low"),
+    "no finding that fails, though the command says so": _command("--fail-on-finding=low"),
     "duplicate keys": lambda forger: forger.text("results.json", _duplicate_key),
     # Figures
     "a mean": _set("metrics", 1, "value", to=0.99),
@@ -648,6 +672,12 @@ def test_no_tampered_run_holds(audits: Path, tmp_path: Path, maps: str, name: st
     assert answer != "holds", reasons
 
 
+def _severities_of_the_command(forger: Forger) -> None:
+    words = ("--fail-on", "low", "--fail-on=critical", "--fail-on-finding", "low")
+    _command(*words, "--", "--fail-on=high")(forger)
+    _severities(fail_on="critical", fail_on_finding="low")(forger)
+
+
 def _signed(forger: Forger) -> None:
     for suffix in (".sig", ".asc", ".minisig", ".sigstore.json"):
         (forger.run / f"SHA256SUMS{suffix}").write_text("a signature")
@@ -657,6 +687,7 @@ UNCHANGED: dict[str, Callable[[Forger], Any]] = {
     "untouched": lambda forger: None,
     "everything written again": lambda forger: forger.rows(lambda row: row),
     "signatures": _signed,
+    "severities that the command says": _severities_of_the_command,
     "other versions": _results(lambda plain: plain["software"].update(python="3.99", numpy="9.9", pillow="9.9")),
     "coordinates that round otherwise": _page(
         lambda text: re.sub(

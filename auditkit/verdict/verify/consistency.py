@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, date, datetime
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile, zip_longest
 
 from auditkit.data.bundle_files import HEADER, OWN_PRODUCER, Header
 from auditkit.data.bundles import CONSTANT_NOTE, HeatmapSet, open_bundle
@@ -153,6 +153,7 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     first = min((str(entry["started"]) for entry in starts), default=None)
     command = starts[-1]["command"] if starts else None
     yield from differences([run.started, list(run.command or ())], [first, command], "run")
+    yield from _asked_otherwise(run)
     if run.preliminary is not None and run.ended is not None:
         yield "the run ended, and is preliminary"
     for name, text in (("started", run.started), ("written" if run.preliminary else "ended", run.written)):
@@ -175,6 +176,31 @@ def _provenance(recorded: RecordedRun) -> Iterator[str]:
     for entry, expected in (("bundle_methods", names), ("bundle_models", names), ("bundle_paths", supplied)):
         if set(getattr(run, entry) or ()) != expected:
             yield f"run.{entry} is not about the run's bundles, which are {', '.join(sorted(expected)) or 'none'}"
+
+
+def _asked_otherwise(run: RunFacts) -> Iterator[str]:
+    """Severities that fail the audit and are not those of the recorded command."""
+    if not run.command:
+        return
+    for name in ("fail_on", "fail_on_finding"):
+        option = f"--{name.replace('_', '-')}"
+        recorded, asked = getattr(run, name), _option_value(run.command, option)
+        if recorded != asked:
+            yield (
+                f"run.{name} is {recorded or 'not set':.80}, "
+                f"but {option} of the recorded command is {asked or 'not set':.80}"
+            )
+
+
+def _option_value(command: Sequence[str], option: str) -> str | None:
+    """The last value that a command line gives an option; None where it gives none."""
+    words = list(takewhile(lambda word: word != "--", command))
+    value = None
+    for word, following in zip_longest(words, words[1:]):
+        name, equals, text = word.partition("=")
+        if name == option:
+            value = text if equals else following
+    return value
 
 
 def _computed(recorded: RecordedRun) -> str:
