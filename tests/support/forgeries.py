@@ -124,6 +124,8 @@ class Forger:
         else:
             run |= {"policy": found.policy.sha256, "fail_on": found.run.fail_on}
             run["fail_on_finding"] = found.run.fail_on_finding
+            if found.run.shortened is not None:
+                run["shortened"] = to_object(found.run.shortened)
             if found.explained is not None:
                 run |= {"maps": {**run["maps"], "method": found.explained.method}, "pool": found.explained.request.pool}
             else:

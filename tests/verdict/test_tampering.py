@@ -20,12 +20,14 @@ import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput
 from auditkit.metrics.curves import parse_steps
+from auditkit.records import to_object
 from auditkit.runs.evaluate import evaluate, open_bundles
 from auditkit.runs.evaluation import batch
 from auditkit.runs.evaluation.images import probabilities
 from auditkit.runs.evaluation.settings import Evaluation
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder import checksums
+from auditkit.runs.folder.figures import Shortened
 from auditkit.runs.pictures import gallery
 from auditkit.verdict.audit import AuditRequest, audit
 from auditkit.verdict.policy import shipped_text
@@ -375,6 +377,12 @@ def _command(*words: str) -> Callable[[Forger], Any]:
     return forge
 
 
+def _shortened(*method: str, total: int = 7, **choices: Any) -> Callable[[Forger], Any]:
+    """Something that a budget is said to have left out of a run that was not shortened."""
+    shortened = to_object(Shortened(60.0, *method, total=total, **choices))
+    return lambda forger: forger.results(lambda plain: plain["run"].update(shortened=shortened))
+
+
 def _duplicate_key(text: str) -> str:
     return text.replace('"verdict": ', '"verdict": "pass",\n  "verdict": ', 1)
 
@@ -441,6 +449,12 @@ TAMPERED: dict[str, Callable[[Forger], Any]] = {
     "no severity that the command says": _command("--fail-on", "low"),
     "no finding that fails, though the command says so": _command("--fail-on-finding=low"),
     "duplicate keys": lambda forger: forger.text("results.json", _duplicate_key),
+    # What a budget left out
+    "nothing left out": _shortened(),
+    "another method left out than maps were made by": _shortened("occlusion", "mask"),
+    "images left out": _shortened(images=6),
+    "more images at hand": _shortened("gradient-input", "mask", total=8),
+    "images taken until they decide": _shortened(until_decided=True),
     # Figures
     "a mean": _set("metrics", 1, "value", to=0.99),
     "an interval": _set("metrics", 1, "high", to=1.0),
@@ -658,6 +672,7 @@ SUPPLIED: dict[str, Callable[[Forger], Any]] = {
     "the baseline's name": _set("baseline", "a", "run", to="last year's"),
     "no baseline's notes": _set("baseline", "notes", to=[]),
     "randomisation that was not": _set("randomisation", to=None),
+    "a method that makes the maps": _shortened("gradient-input", "mask"),
 }
 
 

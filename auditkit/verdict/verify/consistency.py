@@ -19,7 +19,7 @@ from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest
 from auditkit.runs.folder import provenance, sittings
-from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage
+from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage, Taking
 from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT, RESULTS, RUN
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
 from auditkit.runs.folder.results import SHIPPED, Results, RunFacts
@@ -63,6 +63,7 @@ def check_settings(recorded: RecordedRun) -> Outcome:
     expected = without_paths(recorded.about) if results.policy is None else _expected_settings(recorded)
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
     problems += sittings.problems(recorded.store.folder)
+    problems += [f"{RESULTS}: {text}" for text in _shortened_otherwise(results)]
     if results.policy is not None:
         problems += [f"{RESULTS}: {text}" for text in _provenance(recorded)]
     if not recorded.other_version:
@@ -201,6 +202,26 @@ def _option_value(command: Sequence[str], option: str) -> str | None:
         if name == option:
             value = text if equals else following
     return value
+
+
+def _shortened_otherwise(results: Results) -> Iterator[str]:
+    """What a budget is said to have left out, where that is not what the audit did."""
+    shortened, taken, explained = results.run.shortened, results.run.taken, results.explained
+    if shortened is None:
+        return
+    if not shortened.options:
+        yield "run.shortened leaves nothing out"
+    taking = Taking() if taken is None else taken.taking
+    method = None if explained is None else explained.request.method
+    recorded = to_object(shortened)
+    expected = {
+        **recorded,
+        "total": results.subject.images.count if taken is None else taken.count,
+        "images": None if shortened.images is None else taking.limit,
+        "until_decided": shortened.until_decided and taking.until_decided,
+        "method": None if shortened.method is None else method,
+    }
+    yield from differences(recorded, expected, "run.shortened")
 
 
 def _computed(recorded: RecordedRun) -> str:

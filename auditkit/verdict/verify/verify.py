@@ -44,10 +44,11 @@ SHARE = 0.05
 MOST_SHOWN = 50  # problems of a check, or gaps; more tell a reader nothing
 COSTLY_MAPS = 2  # images whose maps are recreated by default if each takes many passes; LEAST_IMAGES of others
 NOT_PROVEN = (
-    "times, command and the severities that it sets (--fail-on, --fail-on-finding), commit, versions, "
-    "names of machines, folders of files, counts of passes, that the salt was drawn only once, whether "
-    "the preprocessing was stated or assumed, and how supplied maps were made that the run did not "
-    "make anew: only a signature vouches for them"
+    "times, command and the severities that it sets (--fail-on, --fail-on-finding), whether a budget "
+    "chose the method or the number of images, commit, versions, names of machines, folders of files, "
+    "counts of passes, that the salt was drawn only once, whether the preprocessing was stated or "
+    "assumed, and how supplied maps were made that the run did not make anew: only a signature "
+    "vouches for them"
 )
 
 
