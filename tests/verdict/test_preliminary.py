@@ -18,6 +18,7 @@ from auditkit.report.formats import FORMATS, render
 from auditkit.report.load_run import load
 from auditkit.runs.comparison.compare import compare
 from auditkit.runs.evaluate import evaluate
+from auditkit.runs.folder import checksums
 from auditkit.runs.folder.figures import Taking
 from auditkit.runs.folder.results import Results
 from auditkit.runs.folder.store import Store
@@ -209,3 +210,8 @@ def test_a_sealed_run_cannot_be_preliminary(given: Path, run: Path, tmp_path: Pa
     copy = Path(shutil.copytree(given / "finished", tmp_path / "copy"))
     shutil.copy(run / "results.json", copy / "results.json")
     assert verify(copy).answer == "does not hold"
+
+
+def test_a_run_cannot_be_sealed_before_it_is_finished(run: Path) -> None:
+    checksums.write(run)
+    assert verify(run).problems == ["results.json: the run is sealed, but not finished"]

@@ -19,6 +19,7 @@ from auditkit.report.load_run import Loaded
 from auditkit.runs.evaluation.plan import RunRecord, bundle_digest, without_paths
 from auditkit.runs.explanation.record import FUNCTION, RECORD, Record, encoded, map_digest
 from auditkit.runs.folder import provenance, sittings
+from auditkit.runs.folder.checksums import SUMS
 from auditkit.runs.folder.figures import NotRandomised, Randomisation, RandomisationStage, Taking
 from auditkit.runs.folder.names import MAPS, POLICY, RANDOMISED, REPORT, RESULTS, RUN
 from auditkit.runs.folder.parquet import SCHEMA_VERSION
@@ -64,6 +65,8 @@ def check_settings(recorded: RecordedRun) -> Outcome:
     problems += [f"run.json: {text}" for text in differences(recorded.run, expected)]
     problems += sittings.problems(recorded.store.folder)
     problems += [f"{RESULTS}: {text}" for text in _shortened_otherwise(results)]
+    if results.run.preliminary is not None and (recorded.store.folder / SUMS).exists():
+        problems.append(f"{RESULTS}: the run is sealed, but not finished")
     if results.policy is not None:
         problems += [f"{RESULTS}: {text}" for text in _provenance(recorded)]
     if not recorded.other_version:
