@@ -30,7 +30,7 @@ def _last_component(match: re.Match[str]) -> str:
 
 
 def image_names(names: Sequence[str]) -> list[str]:
-    """Names of images; of absolute paths, as many of the last components as tell all of them apart."""
+    """Names of images; of absolute paths, as many of the last components as tell all of them apart, if any do."""
     parts = {name: PurePath(name).parts[1:] for name in names if PurePath(name).is_absolute()}
     others = {name for name in names if name not in parts}
     short: dict[str, str] = {}
@@ -38,4 +38,6 @@ def image_names(names: Sequence[str]) -> list[str]:
         short = {name: "/".join(components[-depth:]) for name, components in parts.items()}
         if len({*short.values()}) == len(short) and not others & {*short.values()}:
             break
+    else:
+        short = {}
     return [short.get(name, name) for name in names]

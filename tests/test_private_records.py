@@ -4,7 +4,7 @@ import json
 import os
 import socket
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +15,14 @@ from PIL import Image
 
 import auditkit
 from auditkit import user_cache
+from auditkit.data.bundle_check import check
+from auditkit.data.bundles import HeatmapSet
 from auditkit.data.dataset import Dataset
+from auditkit.errors import BadInput
 from auditkit.recorded_names import command_words, image_names, path_name
 from auditkit.report.formats import FORMATS
 from auditkit.runs.comparison.finished_run import read_run
+from auditkit.runs.evaluation.plan import bundle_digest
 from auditkit.runs.explain import Explanation
 from auditkit.runs.folder.results import ModelFile
 from auditkit.runs.folder.sittings import SITTINGS
@@ -265,11 +269,64 @@ def test_paths_and_names_of_images() -> None:
     assert image_names(["/home/a/1.png", "1.png"]) == ["a/1.png", "1.png"]
     assert image_names(["/a/1.png", "a/1.png"]) == ["1.png", "a/1.png"]
     assert image_names(["/a/1.png", "/1.png"]) == ["a/1.png", "1.png"]
+    assert image_names(["/1.png", "1.png"]) == ["/1.png", "1.png"]
 
 
 def test_a_list_of_files_is_named_by_their_ends(inputs: Inputs) -> None:
     files = [inputs.folder / "photos" / f"{number}.png" for number in (1, 2)]
     assert Dataset.from_files(files).ids == ("1.png", "2.png")
+
+
+def _photos(folder: Path, *names: str) -> list[Path]:
+    files = [folder / name for name in names]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8)).save(file)
+    return files
+
+
+def _maps_of(names: Sequence[object], folder: Path) -> HeatmapSet:
+    maps = np.zeros((len(names), 8, 8), np.float32)
+    auditkit.Bundle(folder).add([*map(str, names)], [0] * len(names), maps)
+    return auditkit.open_bundle(folder)
+
+
+def test_maps_of_other_pictures_with_the_same_names_are_refused(inputs: Inputs, tmp_path: Path) -> None:
+    train, val = (_photos(tmp_path / folder, "0.png", "1.png") for folder in ("train", "val"))
+    maps, images = _maps_of(train, tmp_path / "maps"), Dataset.from_files(val)
+    assert images.ids == ("0.png", "1.png")
+    assert not {*maps.named_as(images).labels} & {*images.ids}
+    model = auditkit.load(inputs.model, settings=auditkit.Settings(device="cpu"))
+    with pytest.raises(BadInput, match=r"no map for any of the images; its first image is .*train/0\.png"):
+        auditkit.evaluate(model, images, maps)
+    with pytest.raises(BadInput, match="here are 0"):
+        auditkit.examine(model, images, tmp_path / "examine", maps)
+    (error,) = [entry for entry in check(maps, images) if entry.severity == "error"]
+    assert "'train/0.png' is not in list (and 1 more)" in error.message
+
+
+def test_maps_of_some_of_the_pictures_are_named_as_the_pictures(tmp_path: Path) -> None:
+    train, val = (_photos(tmp_path / folder, "0.png", "1.png") for folder in ("train", "val"))
+    images, maps = Dataset.from_files([*train, *val]), _maps_of(train, tmp_path / "maps")
+    assert [*maps.labels] == ["0.png", "1.png"]
+    assert [*maps.named_as(images).labels] == ["train/0.png", "train/1.png"]
+    assert maps.named_as(images).named_as(Dataset.open(tmp_path / "train", 1)).labels == maps.labels
+    assert bundle_digest(maps) == bundle_digest(maps.named_as(images))
+    (tmp_path / "link").symlink_to(tmp_path / "train")
+    linked = Dataset.open(tmp_path / "link", 1)
+    assert maps.named_as(linked).labels == maps.labels
+
+
+def test_maps_of_names_are_those_of_the_pictures_of_these_names(tmp_path: Path) -> None:
+    images = Dataset.from_files(_photos(tmp_path, "0.png", "1.png"))
+    maps = _maps_of(images.ids, tmp_path / "maps")
+    assert maps.named_as(images).labels == {"0.png": (0,), "1.png": (0,)}
+
+
+def test_two_names_of_one_picture_are_refused(tmp_path: Path) -> None:
+    (file,) = _photos(tmp_path, "0.png")
+    with pytest.raises(BadInput, match="two names of one image"):
+        _maps_of([file, "0.png"], tmp_path / "maps").named_as(Dataset.from_files([file]))
 
 
 def test_the_file_of_a_masking_network_is_recorded_by_its_name() -> None:

@@ -41,6 +41,7 @@ def check(
         problems.append(Problem("error", files.MANIFEST, "the bundle holds no maps"))
     problems += _model_problems(bundle, model_identity, classes)
     if images is not None:
+        bundle = bundle.named_as(images)
         problems += _image_problems(bundle, images)
     problems += _map_problems(bundle, images, card, progress)
     orphans = [path.name for path in bundle.unnamed_files() if path.suffix == ".npy"]

@@ -65,6 +65,12 @@ class Entry:
     image: str
     label: int
     heatmap: str
+    full_path: str = ""  # of the image, where the manifest has one, which `image` shortens
+
+    @property
+    def listed(self) -> str:
+        """The image's name as the manifest has it."""
+        return self.full_path or self.image
 
 
 def read_header(folder: Path) -> Header:

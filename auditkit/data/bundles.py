@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
 from auditkit.data.atomic_write import append, create, make_folder, rename, temporary_name, write_errors, write_whole
 from auditkit.data.bundle_files import Entry, Header
+from auditkit.data.dataset import Dataset
 from auditkit.data.explainer_layouts import single_maps
 from auditkit.errors import BadInput
 from auditkit.graph.upsampling import Upsampling
@@ -77,9 +78,30 @@ class HeatmapSet:
         """The maps of these images alone."""
         return replace(self, entries=tuple(entry for entry in self.entries if entry.image in images))
 
+    def named_as(self, images: Dataset) -> "HeatmapSet":
+        """The same maps under the names that the dataset has for the files of its images.
+
+        A map of a full path is one of that file alone, even where another file's name ends in the same way.
+        """
+        listed = dict.fromkeys(entry.full_path for entry in self.entries if entry.full_path)
+        if not listed:
+            return self
+        known = images.ids_by_path()
+        names = {path: known[path] for path in listed if path in known}
+        others = [path for path in listed if path not in known]
+        taken = {*images.ids, *(entry.image for entry in self.entries if not entry.full_path)}
+        names |= zip(others, image_names([*others, *taken]), strict=False)
+        entries = tuple(replace(entry, image=names.get(entry.full_path, entry.image)) for entry in self.entries)
+        if len({(entry.image, entry.label) for entry in entries}) < len(entries):
+            raise BadInput(
+                f"{self.path / files.MANIFEST} has two names of one image with a map for the same label; "
+                "give each image one name."
+            )
+        return replace(self, entries=entries)
+
     def entries_digest(self) -> str:
         """Digest of what is said of the maps, without reading them."""
-        lines = "\n".join(f"{entry.image}\0{entry.label}\0{entry.heatmap}" for entry in self.entries)
+        lines = "\n".join(f"{entry.listed}\0{entry.label}\0{entry.heatmap}" for entry in self.entries)
         return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
     def files(self) -> list[Path]:
@@ -144,18 +166,22 @@ def open_bundle(path: "str | Path") -> HeatmapSet:
     folder = Path(path)
     header = files.read_header(folder)
     entries, torn = files.read_manifest(folder, own=header.producer.startswith(files.OWN_PRODUCER))
-    entries = _with_image_names(entries)
+    entries = _with_short_names(entries)
     torn_note = (f"the last line of {files.MANIFEST} is incomplete and was left out: {torn[:80]!r}",) if torn else ()
     return HeatmapSet(folder, header, tuple(entries), header.notes + torn_note)
 
 
-def _with_image_names(entries: list[Entry]) -> list[Entry]:
-    """Entries that name images as a dataset does, which leaves out the folders of absolute paths."""
+def _with_short_names(entries: list[Entry]) -> list[Entry]:
+    """Entries that name images without the folders of full paths, which are kept beside the names."""
     names = list(dict.fromkeys(entry.image for entry in entries))
-    renamed = dict(zip(names, image_names(names), strict=True))
-    if list(renamed) == list(renamed.values()):
+    pairs = zip(names, image_names(names), strict=True)
+    short = {name: new for name, new in pairs if PurePath(name).is_absolute()}
+    if not short:
         return entries
-    return [replace(entry, image=renamed[entry.image]) for entry in entries]
+    return [
+        replace(entry, image=short[entry.image], full_path=entry.image) if entry.image in short else entry
+        for entry in entries
+    ]
 
 
 def _model_digest(model: object) -> str | None:

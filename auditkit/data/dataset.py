@@ -187,6 +187,15 @@ class Dataset(Listing):
             digest.update("\0".join((name, *values)).encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
 
+    def ids_by_path(self) -> dict[str, str]:
+        """The name of each image by the full path of its file, as it was given and without links to its folder."""
+        if not self.has_files:
+            return {}
+        files = dict(zip(self.images, self.ids, strict=True))
+        folders = {folder: folder.resolve() for folder in {file.parent for file in files}}
+        resolved = {str(folders[file.parent] / file.name): image for file, image in files.items()}
+        return resolved | {str(file.absolute()): image for file, image in files.items()}
+
     def members(self) -> dict[str, dict[str, tuple[str, ...]]] | None:
         """The images of each group of each column; None where there are no groups."""
         members: dict[str, dict[str, tuple[str, ...]]] = {}

@@ -142,7 +142,7 @@ def audit(
         images, results, samples = _measure(sitting, images, phase)
         results = sitting.judged(results, samples)
         if should_search(request.policy, results):
-            usable = {name: maps for name, maps in request.bundles.items() if name in results.bundles}
+            usable = {name: maps.named_as(images) for name, maps in request.bundles.items() if name in results.bundles}
             results = replace(results, hints=find_hints(model, images, usable, request.evaluation))
         store.finish(results)
         baseline, problem = _changes_since(request.baseline, out)
@@ -348,7 +348,7 @@ def _measure_batch(
         bundles, record = {explanation.method: maps.of_images(set(images.ids))}, Record.of(store.folder / MAPS)
         explained = Explained(explanation.name(), explanation.to_record(pool), record.passes, record.gradients,
                               record.computed, record.notes)  # fmt: skip
-    usable = {name: bundle for name, bundle in bundles.items() if name not in refused}
+    usable = {name: bundle.named_as(images) for name, bundle in bundles.items() if name not in refused}
     if not usable:
         about = subject(model, images, full_paths=request.record_machine)
         results = without_figures(about, resolved(settings, model.signature.classes), environment(model))

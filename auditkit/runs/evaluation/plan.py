@@ -124,7 +124,8 @@ def plan_evaluation(
     infill_pool = images if pool is None else pool
     span = Span.of(settings, model.signature.height * model.signature.width)
     infills = Infills(model, settings, infill_pool, moved_infills or {})
-    plan = EvaluationPlan(model, images, bundles, infill_pool, settings, curve_pairs(settings), span, infills)
+    named = {name: bundle.named_as(images) for name, bundle in bundles.items()}
+    plan = EvaluationPlan(model, images, named, infill_pool, settings, curve_pairs(settings), span, infills)
     _check_images(plan)
     _check_bundles(plan)
     if pool is not None and "random" not in settings.infills:
@@ -155,7 +156,7 @@ def _check_bundles(plan: EvaluationPlan) -> None:
         if not bundle.entries:
             raise BadInput(f"bundle {name} has no maps yet; run the command that makes them to its end.")
         if not set(bundle.labels) & set(plan.images.ids):
-            first = next(iter(bundle.labels))
+            first = bundle.entries[0].listed
             raise BadInput(f"bundle {name} has no map for any of the images; its first image is '{first}'.")
         label = next((entry.label for entry in bundle.entries if entry.label >= classes), None)
         if label is not None:
@@ -232,8 +233,8 @@ def bundle_digest(bundle: HeatmapSet, *, fresh: bool = False) -> str:
 
 def _digest(bundle: HeatmapSet, header: str) -> str:
     digest, read = hashlib.sha256(header.encode()), bundle.stored_reader()
-    for entry in sorted(bundle.entries, key=lambda entry: (entry.image, entry.label)):
+    for entry in sorted(bundle.entries, key=lambda entry: (entry.listed, entry.label)):
         values, _ = read(entry)
-        digest.update(f"\0{entry.image}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"\0{entry.listed}\0{entry.label}\0{values.shape}\0".encode("utf-8", "surrogateescape"))
         digest.update(values.data)
     return digest.hexdigest()

@@ -35,7 +35,7 @@ def examine(
     Only with `record_machine` are full paths and the names of machines and processes recorded.
     """
     explanation = few_passes(explanation, model)
-    bundle = None if supplied is None else _usable(open_bundle(supplied), model)
+    bundle = None if supplied is None else _usable(open_bundle(supplied), model, images)
     sample = images.select(examination.drawn(images, bundle, explanation.seed))
     about_model = subject(model, images, full_paths=record_machine)
     examination.require_enough(len(sample))  # before maps are made
@@ -61,12 +61,12 @@ def examine(
         return run
 
 
-def _usable(bundle: HeatmapSet, model: AnyClassifier) -> HeatmapSet:
-    """The bundle, if its maps are of this model."""
+def _usable(bundle: HeatmapSet, model: AnyClassifier, images: Dataset) -> HeatmapSet:
+    """The bundle under the names of these images, if its maps are of this model."""
     for problem in bundle_check.check(bundle, None, model.identity, model.signature.classes):
         if problem.severity == "error":
             raise BadInput(problem.message)
-    return bundle
+    return bundle.named_as(images)
 
 
 def few_passes(explanation: Explanation, model: AnyClassifier) -> Explanation:
