@@ -1,7 +1,9 @@
 """What runs record: names of files, but no folders of absolute paths, no user, no machine and no process."""
 
+import hashlib
 import json
 import os
+import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow.parquet
 import pytest
+from onnx import helper
 from PIL import Image
 
 import auditkit
@@ -23,10 +26,12 @@ from auditkit.recorded_names import command_words, image_names, path_name
 from auditkit.report.formats import FORMATS
 from auditkit.runs.comparison.finished_run import read_run
 from auditkit.runs.evaluation.plan import bundle_digest
-from auditkit.runs.explain import Explanation
+from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.folder.results import ModelFile
 from auditkit.runs.folder.sittings import SITTINGS
 from auditkit.runs.folder.store import LOCK, locked
+from auditkit.verdict.audit import AuditRequest, about_run
+from auditkit.verdict.policy_file import parse_policy
 from tests.support import onnx_models
 from tests.support.commands import Completed
 from tests.support.commands import auditkit as command
@@ -329,10 +334,48 @@ def test_two_names_of_one_picture_are_refused(tmp_path: Path) -> None:
         _maps_of([file, "0.png"], tmp_path / "maps").named_as(Dataset.from_files([file]))
 
 
-def test_the_file_of_a_masking_network_is_recorded_by_its_name() -> None:
-    explanation = Explanation("masker", options=(("path", f"/home/{USER}/net.onnx"), ("output", "masks")))
-    assert explanation.name() == "masker(path=net.onnx, output=masks, limits=None, seed=0)"
-    assert explanation.to_record(None).options == {"path": "net.onnx", "output": "masks"}
+def _masker(network: Path) -> Explanation:
+    return Explanation("masker", "top1", (("path", str(network)), ("output", "/masks")))
+
+
+def test_a_masking_network_is_recorded_by_its_name_and_content(tmp_path: Path) -> None:
+    network = tmp_path / "net.onnx"
+    network.write_bytes(b"a network")
+    file = f"net.onnx@sha256:{hashlib.sha256(b'a network').hexdigest()[:12]}"
+    explanation = _masker(network)
+    assert explanation.name() == f"masker(path={file}, output=/masks, limits=None, seed=0)"
+    assert explanation.to_record(None).options == {"path": file, "output": "/masks"}
+    with pytest.raises(BadInput, match=r"nothing\.onnx cannot be opened"):
+        _masker(tmp_path / "nothing.onnx").name()
+
+
+def _network(folder: Path, operator: str) -> Path:
+    nodes = [
+        helper.make_node("ReduceMean", ["image"], ["mean"], axes=[1]),
+        helper.make_node(operator, ["mean"], ["/masks"]),
+    ]
+    image = onnx_models.value("image", ["N", 3, 8, 8])
+    folder.mkdir()
+    masks = onnx_models.value("/masks", ["N", 1, 8, 8])
+    return onnx_models.save(onnx_models.model(nodes, [image], [masks]), folder)
+
+
+def test_maps_of_two_networks_of_one_name_are_not_mixed(inputs: Inputs, tmp_path: Path) -> None:
+    network, other = _network(tmp_path / "a", "Identity"), _network(tmp_path / "b", "Neg")
+    moved = Path(shutil.copytree(tmp_path / "a", tmp_path / "c")) / network.name
+    model = auditkit.load(inputs.model, settings=auditkit.Settings(device="cpu"))
+    photos = inputs.folder / "photos"
+    images = Dataset.from_files([photos / f"{number}.png" for number in (1, 2, 3)])
+    explain(model, images.select([0]), _masker(network), tmp_path / "maps")
+    with pytest.raises(BadInput, match=r"but 'masker.* is to be added; use another bundle"):
+        explain(model, images, _masker(other), tmp_path / "maps")
+    maps = explain(model, images, _masker(moved), tmp_path / "maps")
+    assert [*maps.labels] == ["1.png", "2.png", "3.png"]
+    assert maps.header.method == _masker(network).name()
+    policy = parse_policy(POLICY, "policy")
+    requests = [AuditRequest(policy, _masker(file)) for file in (network, other, moved)]
+    first, second, third = (about_run(model, images, request)["maps"] for request in requests)
+    assert first == third != second
 
 
 def test_two_infills_of_one_name_are_refused(inputs: Inputs, tmp_path: Path) -> None:

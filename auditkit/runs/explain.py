@@ -13,13 +13,14 @@ import numpy as np
 from auditkit.arrays import Array
 from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset, FailedImage
+from auditkit.data.file_digests import UNREADABLE, file_digests
 from auditkit.errors import BadInput, LoadFailure, NoGradient, unknown
 from auditkit.methods.notes import Note
 from auditkit.methods.registry import METHODS, Method
 from auditkit.methods.request import MethodResult, Pool, Request
 from auditkit.metrics.faithfulness import default_labels
 from auditkit.model.classifier import AnyClassifier
-from auditkit.recorded_names import path_name
+from auditkit.model.read import Limits, file_size
 from auditkit.runs.evaluation.images import UnitImages, load_images, none_usable, picture_digest
 from auditkit.runs.executor import (
     Progress,
@@ -43,6 +44,7 @@ QUALITY = "quality"  # the option that stands for several; others given with it 
 GRADIENTS = ("auto", "graph", "differences")
 # Options of a mask, and the same ones of differences.
 _OF_DIFFERENCES = {("infill", "distractors"): ("hide", "random"), ("infill", "gray"): ("hide", "gray")}
+_DIGEST_DIGITS = 12  # of a file's SHA256 in a record
 OptionValue = bool | int | float | str | None
 _NAME = re.compile(r"(?P<method>[^(]+)\((?P<options>.*, )?seed=(?P<seed>\d{1,18})\)")  # of an explanation
 
@@ -112,7 +114,7 @@ class Explanation:
     def name(self) -> str:
         """The method with all its options: maps made with others do not go into the same bundle."""
         options = {**asdict(self.resolved()[1]), "seed": self.seed}
-        texts = [f"{name}={_recorded_option(str(value))}" for name, value in options.items()]
+        texts = [f"{name}={_recorded_option(name, str(value))}" for name, value in options.items()]
         return f"{self.method}({', '.join(texts)})"
 
     @classmethod
@@ -130,13 +132,20 @@ class Explanation:
     def to_record(self, pool: Dataset | None) -> ExplanationRequest:
         """The settings, so that the same maps can be made again."""
         digest = None if pool is None else pool.digest()
-        options = {name: _recorded_option(value) for name, value in self.options}
+        options = {name: _recorded_option(name, value) for name, value in self.options}
         return ExplanationRequest(self.method, self.labels, options, self.seed, self.gradient, digest)
 
 
-def _recorded_option(value: str) -> str:
-    """The value of an option as records have it: the file of a masking network may be an absolute path."""
-    return path_name(Path(value)) if Path(value).is_absolute() else value
+def _recorded_option(name: str, value: str) -> str:
+    """The value of an option as records have it; a file by its name and content, wherever it is."""
+    if name != "path":
+        return value
+    path = Path(value)
+    file_size(path, Limits())  # refuses a folder or a missing file
+    (digest,) = file_digests([path])
+    if digest == UNREADABLE:
+        raise BadInput(f"{path} cannot be read; make the file readable for yourself.")
+    return f"{path.name}@sha256:{digest.hex()[:_DIGEST_DIGITS]}"
 
 
 def _read_options(method: str, options: tuple[tuple[str, str], ...]) -> Any:

@@ -194,10 +194,9 @@ def test_maps_that_were_made_of_other_pictures(made: Path, audited: Results, tmp
     assert entry.obstacle == "other-inputs"
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", sorted(METHODS.keys() - {"masker"}))  # whose name has a file's digest
 def test_a_name_gives_the_explanation_back(name: str) -> None:
-    options = (("path", "net.onnx"),) if name == "masker" else ()
-    explanation = Explanation(name, None, options, seed=7)
+    explanation = Explanation(name, seed=7)
     assert Explanation.parse(explanation.name()).name() == explanation.name()
 
 
