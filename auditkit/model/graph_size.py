@@ -21,6 +21,7 @@ _Key = tuple[str, str, str]  # domain, name and overload of a function
 _MOST_NODES = 20_000  # with functions in place of their calls, and bodies of If, Loop and Scan
 _MOST_WEIGHTS = 20_000
 _MOST_DECLARED = 1_000  # outputs, and inputs that are no weights
+_MOST_RESULTS = 100  # of an If, Loop or Scan; the runtime walks the bodies for each of them
 _MOST_TYPES = 100_000  # types that are declared for other tensors
 _LONGEST_NAME = 4_096  # characters
 _MOST_NUMBERS = 2**22  # in attributes that are lists
@@ -76,6 +77,8 @@ def refuse_large(proto: onnx.ModelProto, outermost: Sequence[Graph], name: str) 
         _check(name, weights, _MOST_WEIGHTS, "weights")
         _check(name, types, _MOST_TYPES, "declared types")
         _check_names(graph, name)
+        results = max((len(node.output) for node in graph.node if _has_bodies(node)), default=0)
+        _check(name, results, _MOST_RESULTS, "results of an If, Loop or Scan")
         if isinstance(graph, onnx.GraphProto):
             tensor_bytes += sum(tensor.ByteSize() for tensor in graph.initializer)
             tensor_bytes += sum(tensor.ByteSize() for tensor in graph.sparse_initializer)
@@ -94,6 +97,10 @@ def refuse_large(proto: onnx.ModelProto, outermost: Sequence[Graph], name: str) 
     )
     _check(name, len(proto.graph.output), _MOST_DECLARED, "outputs")
     _check(name, proto.ByteSize() - tensor_bytes, _MOST_TEXT, "bytes besides its tensors")
+
+
+def _has_bodies(node: onnx.NodeProto) -> bool:
+    return any(chain.from_iterable(map(_graphs_of, node.attribute)))
 
 
 def _check(name: str, count: int, most: int, what: str) -> None:
