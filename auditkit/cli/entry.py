@@ -44,11 +44,13 @@ def _end_soon(_number: int, _frame: "FrameType | None") -> "NoReturn":
 
 def _exit(_number: int = 0, _frame: "FrameType | None" = None) -> "NoReturn":
     """Exit now, with the workers; threads may be busy for long."""
-    if "auditkit.model.worker" in sys.modules:
-        from auditkit.model.worker import kill_all
-
-        kill_all()
     try:
-        os.write(sys.stderr.fileno(), b"auditkit: interrupted.\n")
-    finally:  # also where stderr is closed
-        os._exit(INTERRUPTED)
+        if "auditkit.model.worker" in sys.modules:
+            from auditkit.model.worker import kill_all
+
+            kill_all()
+    finally:  # also where another thread has just started a worker
+        try:
+            os.write(sys.stderr.fileno(), b"auditkit: interrupted.\n")
+        finally:  # also where stderr is closed
+            os._exit(INTERRUPTED)

@@ -36,3 +36,18 @@ def test_little_is_imported_before_interrupts_are_answered() -> None:
         "auditkit.cli",
         "auditkit.cli.entry",
     }
+
+
+@pytest.mark.parametrize("failure", ["RuntimeError", "ImportError"])
+def test_nothing_that_fails_meanwhile_keeps_the_command_running(failure: str) -> None:
+    """Another thread may have just started a worker, which changes the set of them."""
+    code = f"""
+from auditkit.cli import entry
+from auditkit.model import worker
+def fail():
+    raise {failure}
+worker.kill_all = fail
+entry._exit()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stderr) == (130, "auditkit: interrupted.\n")
