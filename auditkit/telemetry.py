@@ -12,8 +12,10 @@ SWITCHES = {
 }
 OFF = "off: onnxruntime and Ray collect and send nothing"
 _TOO_LATE = (
-    "onnxruntime was imported before auditkit, with its telemetry on. It is off now, but it may have stored a "
-    "device identifier and may still send its first events. Import auditkit before onnxruntime, or set "
+    "onnxruntime was imported before auditkit, with its telemetry on. "
+    "It is off now as far as that is possible, but it may have stored a device identifier "
+    "and may still send its first events. "
+    "Import auditkit before onnxruntime, or set "
     f"{_ONNXRUNTIME}=1 in the environment."
 )
 _was_late = False
@@ -31,7 +33,9 @@ def switch_off() -> None:
     import warnings  # noqa: PLC0415 - hardly ever needed, and importing auditkit is to take no time
 
     _was_late = True
-    runtime.disable_telemetry_events()
+    disable = getattr(runtime, "disable_telemetry_events", None)
+    if disable is not None:  # else a half imported module, or one in its place
+        disable()
     warnings.warn(_TOO_LATE, stacklevel=3)  # at the line that imports auditkit
 
 

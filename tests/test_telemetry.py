@@ -80,6 +80,20 @@ def test_a_runtime_that_was_imported_first_is_switched_off_with_a_warning(
     assert "was imported before auditkit" in str(telemetry.problem())
 
 
+def test_a_module_in_place_of_the_runtime_has_nothing_to_switch_off() -> None:
+    code = "import sys; sys.modules['onnxruntime'] = type(sys)('onnxruntime'); import auditkit"
+    environment = _environment_without_switches()
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0
+    assert "as far as that is possible" in done.stderr
+
+
 @pytest.mark.parametrize("value", ["1", "true", "YES", " on "])
 def test_a_runtime_that_was_imported_with_its_switch_needs_no_warning(
     imported_before: Callable[[str | None], _Runtime], value: str
