@@ -52,12 +52,20 @@ class Channel:
             sent = socket.send_fds(self.socket, [content], [descriptor])
         self.socket.sendall(content[sent:])
 
-    def receive(self) -> tuple[Message, int | None]:
-        """The next message, and the file descriptor that came with it.
+    def receive(self) -> Message:
+        """The next message; the system closes file descriptors that come with it.
 
         EOFError once the other end is closed; Unreadable if it is too long, too deeply nested or no JSON object.
         """
-        first, descriptors, *_ = socket.recv_fds(self.socket, _READ, 1)  # mostly all of it
+        return self._message(self.socket.recv(_READ))
+
+    def receive_with_file(self) -> tuple[Message, int | None]:
+        """The next message, and the file descriptor that came with it."""
+        first, descriptors, *_ = socket.recv_fds(self.socket, _READ, 1)
+        return self._message(first), descriptors[0] if descriptors else None
+
+    def _message(self, first: bytes) -> Message:
+        """The message that begins with `first`, which is mostly all of it."""
         content = bytearray(first)
         self._fill(content, _HEADER)
         size = int.from_bytes(content[:_HEADER], "big")
@@ -70,7 +78,7 @@ class Channel:
             raise Unreadable from None
         if not isinstance(message, dict):
             raise Unreadable
-        return message, descriptors[0] if descriptors else None
+        return message
 
     def _fill(self, content: bytearray, size: int) -> None:
         while len(content) < size:

@@ -52,7 +52,7 @@ class _Lane:
         """Answer calls until the connection is closed."""
         while True:
             try:
-                message, descriptor = self._channel.receive()
+                message, descriptor = self._channel.receive_with_file()
                 if descriptor is not None:
                     self._slot = Slot(descriptor)
                     self._slot.close_file()

@@ -4,6 +4,7 @@ A worker holds sessions, uploaded arrays and steppers. If it crashes, hangs or t
 was busy with raises WorkerLost, and the next call starts another worker.
 """
 
+import itertools
 import json
 import math
 import os
@@ -63,6 +64,7 @@ _LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_REPLY = 2**30  # bytes of the arrays in one reply, where a caller does not know better
 _PADDING = 2**16  # bytes between the arrays of a reply
+_MOST_OBJECTS = 1000  # in one reply; an honest one has at most as many as a graph has outputs
 _LARGEST_KEPT_SLOT = 2**27  # bytes; the memory of larger replies is given back
 _LONGEST_ERROR = 2000  # characters
 _TAIL = 4000  # bytes of what a worker last wrote to its stderr
@@ -121,7 +123,7 @@ class _Lane:
             descriptor = self.slot.descriptor
         self.channel.send(message | {"arrays": self.slot.put(arrays)}, descriptor)
         self.slot.close_file()
-        return self.channel.receive()[0]
+        return self.channel.receive()
 
     def shrink(self) -> None:
         """Give back the memory of an unusually large message."""
@@ -162,8 +164,13 @@ class _Process:
 
     def __init__(self, name: str, memory_bytes: int | None, module: str) -> None:
         """`name` appears in messages; with more resident memory than `memory_bytes` it is stopped."""
-        ours, theirs = socket.socketpair()
-        self._errors = _Tail()
+        ours, theirs = _connection()
+        try:
+            self._errors = _Tail()
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            raise _refused("start another process", error) from None
         self.name, self.memory_bytes = name, memory_bytes
         self._idle: list[_Lane] = []
         self._busy: list[_Lane] = []
@@ -179,10 +186,7 @@ class _Process:
         try:
             self._started.result()
         except OSError as error:
-            raise MachineFailure(
-                f"this system cannot start another process ({error.strerror}); end other programs, "
-                "and run the command again."
-            ) from None
+            raise _refused("start another process", error) from None
         finally:
             theirs.close()
             os.close(self._errors.writer)
@@ -220,9 +224,28 @@ class _Process:
         if "error" in reply:
             raise _reported(reply)
         try:
-            return unpacked(reply["result"], copies, lambda number: RemoteObject(self, int(number)))
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError):
+            return unpacked(reply["result"], copies, self._objects())
+        except (
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ):
             raise RuntimeFailure(f"{self.name} gave a reply that cannot be read.") from None
+
+    def _objects(self) -> "Callable[[int], RemoteObject]":
+        """A function from the numbers in one reply to objects; ValueError for too many."""
+        count = itertools.count(1)
+
+        def remote(number: int) -> RemoteObject:
+            if next(count) > _MOST_OBJECTS:
+                raise ValueError
+            return RemoteObject(self, int(number))
+
+        return remote
 
     def _checked_size(self, size: object, most: int) -> int:
         if not isinstance(size, int) or not 0 <= size <= most + _PADDING:
@@ -255,7 +278,9 @@ class _Process:
         except (EOFError, OSError):
             self.end()
             self._check_alive()
-        except AuditError:
+        except AuditError:  # the worker may still hold a reply
+            self._sockets.remove(lane.channel.socket)
+            lane.channel.socket.close()
             raise
         except BaseException:  # such as KeyboardInterrupt: the worker is still busy with the call
             self.end(("exit", "was interrupted"))
@@ -276,7 +301,7 @@ class _Process:
         return lane
 
     def _new_lane(self) -> _Lane:
-        ours, theirs = socket.socketpair()
+        ours, theirs = _connection()
         with theirs, suppress(OSError):  # if the worker has died, its first message finds out
             socket.send_fds(self._sockets[0], [b"+"], [theirs.fileno()])
         self._sockets.append(ours)
@@ -300,8 +325,11 @@ class _Process:
         for lane in list(self._busy):
             if now - lane.started > lane.deadline:
                 return "time", f"was still busy after {lane.deadline:.0f} s"
-        if self.memory_bytes is not None and _resident(self._child.pid) > self.memory_bytes:
-            return "memory", f"took more than {self.memory_bytes / 2**30:.1f} GiB of memory"
+        try:
+            if self.memory_bytes is not None and _resident(self._child.pid) > self.memory_bytes:
+                return "memory", f"took more than {self.memory_bytes / 2**30:.1f} GiB of memory"
+        except OSError as error:  # such as too many open files
+            return "exit", f"can no longer be watched ({error.strerror})"
         return None
 
     def end(self, lost: tuple[Cause, str] | None = None) -> None:
@@ -325,6 +353,20 @@ class _Process:
             return "crash", f"crashed the runtime ({name})"
         last = (text.strip().splitlines() or ["no message"])[-1]
         return "exit", f"ended its worker (exit code {code}: {last[:200]})"
+
+
+def _connection() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a new connection."""
+    try:
+        return socket.socketpair()
+    except OSError as error:
+        raise _refused("open another connection to a process", error) from None
+
+
+def _refused(action: str, error: OSError) -> MachineFailure:
+    return MachineFailure(
+        f"this system cannot {action} ({error.strerror}); end other programs, and run the command again."
+    )
 
 
 def guards() -> str:
@@ -442,10 +484,10 @@ def _watch(
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 where the system does not say."""
+    """Bytes of memory that a process holds; 0 once it has ended, and on macOS."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
+    except (FileNotFoundError, ProcessLookupError):
         return 0
 
 

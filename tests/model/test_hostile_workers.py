@@ -1,8 +1,10 @@
 """What a worker that runs foreign code can do to the process that started it: nothing but end."""
 
+import errno
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -40,7 +42,8 @@ import json, os, socket, sys, time
 sys.path[:] = json.loads(sys.argv[1])
 from auditkit.model.confinement import confine
 from auditkit.model.messages import Channel
-_, descriptors, *_ = socket.recv_fds(socket.socket(fileno=int(sys.argv[2])), 1, 1)
+lanes = socket.socket(fileno=int(sys.argv[2]))
+_, descriptors, *_ = socket.recv_fds(lanes, 1, 1)
 channel = Channel(socket.socket(fileno=descriptors[0]))
 channel.receive()
 """
@@ -198,6 +201,90 @@ def test_a_worker_finds_no_secret_in_its_environment(
     assert environment["ORT_DISABLE_TELEMETRY"] == "1"
     assert environment["PATH"] == os.environ["PATH"]
     assert environment["CUDA_CACHE_PATH"] == str(user_cache.folder() / "cuda")
+
+
+def test_file_descriptors_that_a_worker_sends_are_not_taken(fake: Fake) -> None:
+    program = """
+content = json.dumps({'result': None}).encode()
+content = len(content).to_bytes(8, 'big') + content
+for _ in range(20):
+    socket.send_fds(channel.socket, [content], [0])
+    channel.receive()
+"""
+    worker = fake(program)
+    worker.call("examine")
+    before = _open_files()
+    for _ in range(19):
+        worker.call("examine")
+    assert _open_files() == before
+
+
+def test_a_refused_reply_leaves_no_connection_open(fake: Fake) -> None:
+    program = """
+channel.send({'bytes': 2**40})
+while True:
+    _, descriptors, *_ = socket.recv_fds(lanes, 1, 1)
+    channel = Channel(socket.socket(fileno=descriptors[0]))
+    channel.receive()
+    channel.send({'bytes': 2**40})
+"""
+    worker = fake(program)
+    process = worker.process
+    before = _open_files()
+    for _ in range(5):
+        with pytest.raises(ModelFailure, match="gave 1,099,511,627,776 bytes at once"):
+            worker.call("examine")
+    assert worker.process is process
+    assert _open_files() == before
+
+
+def _open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"object": float("inf")}, [{"object": 1}] * 1001],
+    ids=["infinite", "many"],
+)
+def test_only_a_limited_number_of_objects_is_taken_over(fake: Fake, result: object) -> None:
+    with pytest.raises(RuntimeFailure, match="the file gave a reply that cannot be read"):
+        fake(_answers({"result": result})).call("examine")
+
+
+def test_too_many_open_files_are_no_fault_of_the_file(
+    fake: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    worker = fake("time.sleep(60)")
+    _ = worker.process
+    other = fake("time.sleep(60)")
+    for module, name in ((socket, "socketpair"), (os, "pipe")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refused)
+            with pytest.raises(MachineFailure, match=r"cannot .* process \(Too many"):
+                other.call("examine")
+    monkeypatch.setattr(socket, "socketpair", refused)
+    with pytest.raises(MachineFailure, match="cannot open another connection"):
+        worker.call("examine")
+
+
+def test_a_worker_that_cannot_be_watched_is_ended(
+    fake: Fake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(_path: Path) -> str:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    worker = fake("time.sleep(5)")
+    worker.allow(2**40)
+    _ = worker.process
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(WorkerLost, match=r"can no longer be watched \(Too many open files\)"):
+        worker.call("examine")
 
 
 _STARTS = {
