@@ -61,6 +61,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 _WATCH_SECONDS = 0.25
 _LAST_SECONDS = 0.5  # that a process may take to end once it has closed its connection
 _LEAST_SECONDS, _TIMES_SLOWEST = 60.0, 50  # a call may take this, or that many times the slowest so far if longer
+_LONGEST_SECONDS = 1200.0  # but no more: else each call could take longer than the one before it
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_REPLY = 2**30  # bytes of the arrays in one reply, where a caller does not know better
 _PADDING = 2**16  # bytes between the arrays of a reply
@@ -210,7 +211,7 @@ class _Process:
         """
         arrays: list[Array] = []
         request: Message = {"method": method, "number": number, "arguments": packed(arguments, arrays, self._number_of)}
-        with self._lane(seconds or max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest.get(method, 0))) as lane:
+        with self._lane(seconds or self._deadline(method)) as lane:
             reply = lane.ask(request | {"unused": self._forgotten()}, arrays)
             if "bytes" in reply:  # its arrays need a larger slot
                 collect: Message = {"method": "collect", "unused": []}
@@ -235,6 +236,10 @@ class _Process:
             RecursionError,
         ):
             raise RuntimeFailure(f"{self.name} gave a reply that cannot be read.") from None
+
+    def _deadline(self, method: str) -> float:
+        usual = max(_LEAST_SECONDS, _TIMES_SLOWEST * self._slowest.get(method, 0))
+        return min(usual, _LONGEST_SECONDS)
 
     def _objects(self) -> "Callable[[int], RemoteObject]":
         """A function from the numbers in one reply to objects; ValueError for too many."""

@@ -252,6 +252,15 @@ def test_only_a_limited_number_of_objects_is_taken_over(fake: Fake, result: obje
         fake(_answers({"result": result})).call("examine")
 
 
+def test_a_deadline_has_a_ceiling(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_LONGEST_SECONDS", 0.5)
+    worker = fake("time.sleep(5)")
+    worker.process._slowest["examine"] = 1000.0
+    with pytest.raises(WorkerLost, match="was still busy") as error:
+        worker.call("examine")
+    assert error.value.cause == "time"
+
+
 def test_too_many_open_files_are_no_fault_of_the_file(
     fake: Fake,
     monkeypatch: pytest.MonkeyPatch,
