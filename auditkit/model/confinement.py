@@ -22,6 +22,7 @@ _SECCOMP_MODE_FILTER = 2
 # Instructions of the filter, and what it answers.
 _LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
 _IF_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_IF_AT_LEAST = 0x35  # BPF_JMP | BPF_JGE | BPF_K
 _IF_SET = 0x45  # BPF_JMP | BPF_JSET | BPF_K
 _RETURN = 0x06  # BPF_RET | BPF_K
 _ALLOW = 0x7FFF0000
@@ -29,6 +30,7 @@ _REFUSE = 0x00050000 | errno.EPERM
 _UNKNOWN = 0x00050000 | errno.ENOSYS
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in seccomp_data
 _CLONE_THREAD = 0x00010000
+_X32 = 0x40000000  # of x86-64; from here on, the same calls have other numbers
 _CLONE3 = 435  # everywhere; its flags cannot be read, and the C library falls back to clone
 # Of each machine: its number for audits, that of clone, and those of fork, vfork, execve and execveat,
 # as far as it has them.
@@ -67,7 +69,7 @@ def _filter(machine: str) -> bytes:
     if machine not in _CALLS:
         return b""
     architecture, clone, others = _CALLS[machine]
-    refused = [(_IF_EQUAL, number, _REFUSE) for number in others]
+    refused = [(_IF_AT_LEAST, _X32, _REFUSE), *((_IF_EQUAL, number, _REFUSE) for number in others)]
     instructions = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, architecture),

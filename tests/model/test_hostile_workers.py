@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 import signal
 import socket
 import stat
@@ -307,6 +308,13 @@ _STARTS = {
 def test_a_worker_starts_no_process(fake: Fake, name: str) -> None:
     with pytest.raises(WorkerLost, match="PermissionError"):
         fake(f"confine(); {_STARTS[name]}; sys.exit(0)").call("examine")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 is a part of x86-64")
+def test_a_worker_makes_no_call_by_its_number_of_x32(fake: Fake) -> None:
+    fork = "ctypes.CDLL(None, use_errno=True).syscall(0x40000000 + 57), ctypes.get_errno()"
+    worker = fake(f"import ctypes; confine(); channel.send({{'result': [{fork}]}}); time.sleep(60)")
+    assert worker.call("examine") == [-1, errno.EPERM]
 
 
 def test_a_worker_writes_no_core_file_and_no_huge_file(fake: Fake) -> None:
