@@ -14,7 +14,7 @@ from auditkit.arrays import Array
 from auditkit.cores import usable_cores
 from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model.messages import Value
-from auditkit.model.pictures import Geometry
+from auditkit.model.pictures import MOST_PIXELS, Geometry
 from auditkit.model.worker import Worker, WorkerLost
 from auditkit.records import to_json
 from auditkit.regular_files import open_regular, read_stream, reason
@@ -42,8 +42,8 @@ def prepared(path: Path, geometry: Geometry) -> tuple[tuple[int, int], Array]:
     """Height and width of a picture, upright, and what the network sees of it."""
     result = _read(path, "prepared", to_json(geometry))
     pixels = result["pixels"]
-    if pixels.dtype != np.uint8 or pixels.shape != (*geometry.size, geometry.channels):
-        raise RuntimeFailure(f"the image decoder gave {pixels.dtype}{list(pixels.shape)} for a picture.")
+    if pixels.shape != (*geometry.size, geometry.channels):
+        raise RuntimeFailure(f"the image decoder gave {list(pixels.shape)} values for a picture.")
     height, width = result["size"]
     return (height, width), pixels
 
@@ -91,11 +91,13 @@ def _call(function: str, content: bytes, name: str, *arguments: Value) -> Value:
     """What a function of decoder_main returns for the content of a file."""
     seconds = _SECONDS + len(content) / _BYTES_PER_SECOND
     try:
-        return _shared.call(function, content, name, *arguments, seconds=seconds)
+        result = _shared.call(function, content, name, *arguments, seconds=seconds)
+        return _checked(function, result)
     except WorkerLost:  # perhaps because of another picture
         alone = _decoder(1)
     try:
-        return alone.call(function, content, name, *arguments, seconds=seconds)
+        result = alone.call(function, content, name, *arguments, seconds=seconds)
+        return _checked(function, result)
     except WorkerLost as error:
         limits = {
             "time": f"decoding it takes more than {seconds:.0f} s",
@@ -104,3 +106,18 @@ def _call(function: str, content: bytes, name: str, *arguments: Value) -> Value:
         raise BadInput(f"{name} cannot be read: {limits.get(error.cause, error)}.") from None
     finally:
         alone.close()
+
+
+def _checked(function: str, result: Value) -> Value:
+    """The result of a function of decoder_main; RuntimeFailure if it is of another kind."""
+    match function, result:
+        case "scores", None:
+            return None
+        case (
+            ("prepared", {"size": [int(height), int(width)], "pixels": np.ndarray(dtype=np.uint8)})
+            | ("size", [int(height), int(width)])
+            | ("mask", np.ndarray(dtype=np.bool_, shape=(height, width)))
+            | ("scores", np.ndarray(shape=(height, width)))
+        ) if min(height, width) > 0 and height * width <= MOST_PIXELS:
+            return result
+    raise RuntimeFailure("the image decoder gave a reply that is no picture.")

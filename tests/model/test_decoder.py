@@ -16,7 +16,7 @@ from PIL import Image, ImageFile
 
 import auditkit
 from auditkit.data.dataset import Dataset, Decoded, FailedImage
-from auditkit.errors import BadInput
+from auditkit.errors import BadInput, RuntimeFailure
 from auditkit.model import decoder, pictures, worker
 from auditkit.model.card import Card
 from auditkit.model.preprocessing import pixels
@@ -141,6 +141,31 @@ def test_a_decoder_that_dies_is_replaced(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels(CARD, tmp_path / "a.png"), NOISE)
     assert process.lost is not None
     assert decoder._shared.process is not process
+
+
+@pytest.mark.parametrize(
+    ("function", "result"),
+    [
+        ("size", [2**20, 2**20]),
+        ("size", [0, 8]),
+        ("size", [8.0, 8]),
+        ("size", 3),
+        ("prepared", {"size": [8, 8]}),
+        ("prepared", {"size": [8, 8], "pixels": NOISE.astype(np.float32)}),
+        ("mask", NOISE[..., 0]),
+        ("mask", None),
+        ("scores", NOISE),
+        ("scores", 1),
+    ],
+)
+def test_a_reply_that_is_no_picture_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, result: object
+) -> None:
+    path = tmp_path / "a.png"
+    Image.fromarray(NOISE).save(path)
+    monkeypatch.setattr(decoder._shared, "call", lambda *_, **__: result)
+    with pytest.raises(RuntimeFailure, match="the image decoder gave a reply that is no picture"):
+        decoder._read(path, function)
 
 
 INTERRUPTED = """\
