@@ -95,6 +95,7 @@ _ENVIRONMENT = frozenset({
 
 
 CHILDREN: "weakref.WeakSet[subprocess.Popen[bytes]]" = weakref.WeakSet()
+_FORKED: "weakref.WeakSet[_Process | Worker | RemoteSession]" = weakref.WeakSet()  # what forks copy
 
 Cause = Literal["time", "memory", "crash", "exit"]
 
@@ -192,6 +193,7 @@ class _Process:
             theirs.close()
             os.close(self._errors.writer)
         self.stop = weakref.finalize(self, _end, self._child, self._sockets, self._errors)
+        _FORKED.add(self)
 
     @property
     def _child(self) -> "subprocess.Popen[bytes]":
@@ -348,6 +350,12 @@ class _Process:
                 self.lost = "exit", "closed its connection to the main process"
             code = kill(self._child)
             self.lost = self.lost or self._death(code)
+
+    def after_fork(self) -> None:
+        """In a forked process: leave the child to the process that started it."""
+        self._lock = threading.Lock()
+        self.lost = "exit", "runs for the process that started it, and not for one forked from that"
+        self.stop()  # which kills nothing here
 
     def _death(self, code: int) -> tuple[Cause, str]:
         text = self._errors.read()
@@ -511,6 +519,11 @@ class Worker:
         self.name, self.memory_bytes, self.module = name, memory_bytes, module
         self._process: _Process | None = None
         self._lock = threading.Lock()
+        _FORKED.add(self)
+
+    def after_fork(self) -> None:
+        """In a forked process: no thread holds the lock there."""
+        self._lock = threading.Lock()
 
     @property
     def process(self) -> _Process:
@@ -570,7 +583,12 @@ class RemoteSession:
         self._worker, self._arguments = worker, arguments
         self._session: RemoteObject | None = None
         self._lock = threading.Lock()
+        _FORKED.add(self)
         self._current()
+
+    def after_fork(self) -> None:
+        """In a forked process: no thread holds the lock there."""
+        self._lock = threading.Lock()
 
     def _current(self) -> RemoteObject:
         with self._lock:
@@ -587,3 +605,16 @@ class RemoteSession:
         """The outputs of one batch (see runtime.LocalSession.run), of at most so many bytes."""
         session = self._current()
         return session.process.call("run", session.number, arguments, most=most or _MOST_REPLY)
+
+
+def _after_fork() -> None:
+    """In a forked process: it starts new workers, and ends none of its parent's."""
+    for child in CHILDREN:
+        child.returncode = 0  # as of a process that has ended: it is neither killed nor waited for
+    CHILDREN.clear()
+    for copied in list(_FORKED):
+        copied.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork)

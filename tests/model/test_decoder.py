@@ -1,6 +1,7 @@
 """Pictures in files are decoded in a process of their own, under limits."""
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -141,6 +142,39 @@ def test_a_decoder_that_dies_is_replaced(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels(CARD, tmp_path / "a.png"), NOISE)
     assert process.lost is not None
     assert decoder._shared.process is not process
+
+
+FORKED = """\
+import multiprocessing, os, sys
+from pathlib import Path
+from auditkit.model import decoder
+content = Path(sys.argv[1]).read_bytes()
+
+def number_of_decoder(_index=0):
+    for _ in range(5):
+        assert decoder._shared.call("size", content, "a.png", False) == [8, 8]
+    return decoder._shared.process._child.pid
+
+parents = number_of_decoder()
+process = decoder._shared.process
+locked = decoder._shared._lock.acquire()  # as by another thread, which the fork does not have
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    decoder._shared._lock.release()
+    assert parents not in pool.map_async(number_of_decoder, range(4), 1).get(20)
+if (child := os.fork()) == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+assert number_of_decoder() == parents
+assert process.lost is None
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
+def test_a_forked_process_has_a_decoder_of_its_own(tmp_path: Path) -> None:
+    Image.fromarray(NOISE).save(tmp_path / "a.png")
+    command = [sys.executable, "-W", "error", "-c", FORKED, tmp_path / "a.png"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 @pytest.mark.parametrize(
