@@ -36,9 +36,12 @@ _digests: dict[FileVersion, bytes] = {}  # that this process knows
 def file_version(path: Path) -> FileVersion | None:
     """What changes whenever the file does; None if there is no such file."""
     try:
-        status = path.stat()
+        return _version(path, path.stat())
     except OSError:
         return None
+
+
+def _version(path: Path, status: os.stat_result) -> FileVersion:
     times = status.st_mtime_ns, status.st_ctime_ns
     return str(path.absolute()), status.st_dev, status.st_ino, status.st_size, *times
 
@@ -62,7 +65,8 @@ def local_devices() -> frozenset[int]:
 
 def file_digests(paths: Sequence[Path], *, fresh: bool = False) -> list[bytes]:
     """SHA256 of each file, or UNREADABLE; if `fresh`, every file is read, whatever is remembered."""
-    versions = [file_version(path) for path in paths]
+    begin, versions = time.time_ns(), [file_version(path) for path in paths]
+    new: dict[FileVersion, bytes] = {}
     known = [version for version in versions if version is not None]
     if fresh:
         for version in known:
@@ -74,17 +78,19 @@ def file_digests(paths: Sequence[Path], *, fresh: bool = False) -> list[bytes]:
         if version is not None and version in _digests:
             return _digests[version]
         try:
-            with open_regular(path) as stream:
-                return hashlib.file_digest(stream, "sha256").digest()
+            with open_regular(path) as stream:  # which may be another file than had the version
+                read = _version(path, os.fstat(stream.fileno()))
+                value = hashlib.file_digest(stream, "sha256").digest()
+                if _version(path, os.fstat(stream.fileno())) == read:
+                    new[read] = value
+                return value
         except OSError:
             return UNREADABLE
 
     with ThreadPoolExecutor(usable_cores()) as threads:
         digests = list(threads.map(digest, paths, versions))
-    new = {version: value for version, value in zip(versions, digests, strict=True)
-           if version is not None and value != UNREADABLE and version not in _digests}  # fmt: skip
     _digests.update(new)
-    _save(new)
+    _save(new, begin)
     return digests
 
 
@@ -99,7 +105,9 @@ def remembered(about: str, files: Sequence[Path], compute: Callable[[], str], *,
             if row is not None:
                 return str(row[0])
     fact = compute()
-    if on_disk and all(version is not None and max(version[4:]) < begin - _SETTLED_NS for version in versions):
+    unchanged = versions == [file_version(path) for path in files]
+    settled = all(version is not None and max(version[4:]) < begin - _SETTLED_NS for version in versions)
+    if on_disk and unchanged and settled:
         with unusable(), opened_table(_FACTS) as database:
             database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, fact))
     return fact
@@ -120,10 +128,11 @@ def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:
     return known
 
 
-def _save(digests: dict[FileVersion, bytes]) -> None:
+def _save(digests: dict[FileVersion, bytes], begin: int) -> None:
+    """Keep the digests of files that were read after `begin`, if they had not changed for a while by then."""
     if not digests:
         return
-    settled, devices = time.time_ns() - _SETTLED_NS, local_devices()
+    settled, devices = begin - _SETTLED_NS, local_devices()
     rows = [
         (os.fsencode(version[0]), str(version[1:]), digest)
         for version, digest in digests.items()

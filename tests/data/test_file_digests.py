@@ -3,8 +3,10 @@
 import hashlib
 import os
 import sqlite3
+import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -88,6 +90,69 @@ def test_nothing_is_kept_where_mounts_are_unknown_or_loop_devices(
     assert file_digests.local_devices() == {os.makedev(8, 1)}
 
 
+def test_no_digest_is_remembered_of_a_file_that_changes_while_it_is_read(
+    cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = hashlib.file_digest
+
+    def changing(stream: BinaryIO, name: str) -> "hashlib._Hash":
+        value = digest(stream, name)
+        cached.write_bytes(b"much more content")
+        return value
+
+    monkeypatch.setattr(hashlib, "file_digest", changing)
+    file_digests.file_digests([cached], fresh=True)
+    assert file_digests._digests == {}
+
+
+def test_a_file_that_is_exchanged_before_it_is_opened_is_remembered_as_itself(
+    cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link leads elsewhere for the moment of reading, and back."""
+    folders = [cached.parent / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "b.png").write_text(folder.name)
+    link, opened = cached.parent / "link", file_digests.open_regular
+
+    def elsewhere(path: Path) -> BinaryIO:
+        link.unlink()
+        link.symlink_to(folders[1])
+        stream = opened(path)
+        link.unlink()
+        link.symlink_to(folders[0])
+        return stream
+
+    link.symlink_to(folders[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(file_digests, "open_regular", elsewhere)
+        assert file_digests.file_digests([link / "b.png"]) == [_digest(folders[1] / "b.png")]
+    monkeypatch.setattr(file_digests, "_digests", {})
+    assert file_digests.file_digests([link / "b.png"]) == [_digest(folders[0] / "b.png")]
+
+
+def test_a_digest_is_kept_only_if_the_file_was_settled_before_it_was_read(
+    cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading may take longer than a file takes to count as old."""
+    monkeypatch.setattr(file_digests, "_SETTLED_NS", 0)
+    file, digest = cached.with_name("b.png"), hashlib.file_digest
+    file.write_text("b")
+    begin = file.stat().st_mtime_ns - 1
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: begin)
+
+        def slow(stream: BinaryIO, name: str) -> "hashlib._Hash":
+            patch.setattr(time, "time_ns", lambda: begin + 10**12)
+            return digest(stream, name)
+
+        patch.setattr(hashlib, "file_digest", slow)
+        file_digests.file_digests([file])
+    version = file_digests.file_version(file)
+    assert version is not None
+    assert file_digests._load([version]) == {}
+
+
 def test_a_cache_of_an_earlier_version_is_not_used(cached: Path) -> None:
     status = cached.stat()
     version = str((status.st_size, status.st_mtime_ns, status.st_ctime_ns))  # without device and inode
@@ -103,7 +168,7 @@ def _forge(file: Path, digest: bytes) -> None:
     version = file_digests.file_version(file)
     assert version is not None
     forged = {version: digest}
-    file_digests._save(forged)
+    file_digests._save(forged, time.time_ns())
     file_digests._digests.update(forged)
 
 
@@ -154,6 +219,22 @@ def test_a_fact_is_remembered_until_a_file_changes(tmp_path: Path, monkeypatch: 
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
     answers.append(remembered("about", [file], lambda: next(facts)))
     assert answers == ["first", "first", "second", "third"]
+
+
+def test_no_fact_is_remembered_of_a_file_that_is_exchanged_meanwhile(cached: Path) -> None:
+    """A link leads elsewhere while the fact is found out, and later back."""
+    link, other = cached.with_name("link"), cached.with_name("b.png")
+    other.write_text("b")
+
+    def lead_to(file: Path) -> str:
+        link.unlink(missing_ok=True)
+        link.symlink_to(file)
+        return f"of {link.resolve().name}"
+
+    lead_to(cached)
+    assert remembered("about", [link], lambda: lead_to(other)) == "of b.png"
+    lead_to(cached)
+    assert remembered("about", [link], lambda: "of a.png") == "of a.png"
 
 
 def test_a_file_that_may_still_change_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
