@@ -9,6 +9,7 @@ same times. The cache is the user's own; if it cannot be used, files are read.
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,11 @@ _TABLE = "digests (path BLOB PRIMARY KEY, version TEXT, sha256 BLOB)"
 _FACTS = "facts (key TEXT PRIMARY KEY, fact TEXT)"
 
 _MOUNTS = Path("/proc/self/mountinfo")  # on Linux; elsewhere nothing is known of mounts, and nothing is remembered
+# Device, kind and options; names may have every character but a space and a line feed.
+_MOUNT = re.compile(
+    r"^[0-9]+ [0-9]+ ([0-9]+):([0-9]+) .*? - ([^ \n]+) [^ \n]* ([^ \n]+)$",
+    re.MULTILINE,
+)
 # Overlays are not among them, since their lower layers may be images, and btrfs numbers its devices otherwise.
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "f2fs", "tmpfs", "xfs", "zfs"})
 _LOOP_DEVICES = 7  # their major number
@@ -49,16 +55,13 @@ def _version(path: Path, status: os.stat_result) -> FileVersion:
 def local_devices() -> frozenset[int]:
     """The devices of mounted file systems on which a file cannot change without its times, as far as is known."""
     try:
-        lines = _MOUNTS.read_text(errors="replace").splitlines()
+        mounts = _MOUNTS.read_bytes().decode(errors="replace")  # a text would lose "\r"
     except OSError:
         return frozenset()
     local: dict[int, bool] = {}
-    for line in lines:
-        mount, _, file_system = line.partition(" - ")
-        major, minor = map(int, mount.split()[2].split(":"))
-        kind, *_, options = file_system.split()
-        trusted = kind in _LOCAL and major != _LOOP_DEVICES and "rw" in options.split(",")
-        device = os.makedev(major, minor)
+    for major, minor, kind, options in _MOUNT.findall(mounts):
+        device = os.makedev(int(major), int(minor))
+        trusted = kind in _LOCAL and int(major) != _LOOP_DEVICES and "rw" in options.split(",")
         local[device] = local.get(device, True) and trusted
     return frozenset(device for device, trusted in local.items() if trusted)
 
@@ -106,8 +109,9 @@ def remembered(about: str, files: Sequence[Path], compute: Callable[[], str], *,
                 return str(row[0])
     fact = compute()
     unchanged = versions == [file_version(path) for path in files]
-    settled = all(version is not None and max(version[4:]) < begin - _SETTLED_NS for version in versions)
-    if on_disk and unchanged and settled:
+    settled = begin - _SETTLED_NS
+    was_settled = all(version is not None and max(version[4:]) < settled for version in versions)
+    if on_disk and unchanged and was_settled:
         with unusable(), opened_table(_FACTS) as database:
             database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, fact))
     return fact
@@ -129,7 +133,7 @@ def _load(versions: Sequence[FileVersion]) -> dict[FileVersion, bytes]:
 
 
 def _save(digests: dict[FileVersion, bytes], begin: int) -> None:
-    """Keep the digests of files that were read after `begin`, if they had not changed for a while by then."""
+    """Keep the digests of files that were read after `begin` and had settled by then."""
     if not digests:
         return
     settled, devices = begin - _SETTLED_NS, local_devices()

@@ -90,6 +90,23 @@ def test_nothing_is_kept_where_mounts_are_unknown_or_loop_devices(
     assert file_digests.local_devices() == {os.makedev(8, 1)}
 
 
+@pytest.mark.parametrize("odd", ["\x0b", "\x0c", "\r", "\x1c", "\x85", "\u2028", "\udcff"])
+def test_a_mount_of_any_name_hides_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    odd: str,
+) -> None:
+    lines = [
+        f"29 1 8:1 / /a{odd}b rw - ext4 {odd}dev{odd}a rw",
+        f"30 1 8:2 / /x{odd}y rw shared:1 - ext4 - ro",
+        "31 1 8:3 / / rw - xfs  rw",
+        "what a later system may say",
+    ]
+    (tmp_path / "mountinfo").write_bytes(os.fsencode("\n".join([*lines, ""])))
+    monkeypatch.setattr(file_digests, "_MOUNTS", tmp_path / "mountinfo")
+    assert file_digests.local_devices() == {os.makedev(8, 1), os.makedev(8, 3)}
+
+
 def test_no_digest_is_remembered_of_a_file_that_changes_while_it_is_read(
     cached: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
