@@ -1,6 +1,6 @@
 """What a saliency method receives, and what it returns."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,8 +26,8 @@ class Pool:
 class Checkpoint(Protocol):
     """Arrays that outlive an interrupted run."""
 
-    def load(self) -> dict[str, Array]:
-        """The arrays that were saved last; none at first."""
+    def load(self, names: Sequence[str], /) -> dict[str, Array]:
+        """Those of the named arrays that were saved last; none at first."""
 
     def save(self, arrays: Mapping[str, Array]) -> None:
         """Replace the arrays that were saved before."""
@@ -36,7 +36,7 @@ class Checkpoint(Protocol):
 class _NoCheckpoint:
     """Nothing outlives the run."""
 
-    def load(self) -> dict[str, Array]:
+    def load(self, _names: Sequence[str], /) -> dict[str, Array]:
         return {}
 
     def save(self, arrays: Mapping[str, Array]) -> None:

@@ -1,6 +1,6 @@
 """Learned masks on models that can be solved by hand, and on the planted truth."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from auditkit.data.ranks import ranks
 from auditkit.demo.draw import Planted, draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput, OutOfMemory, RuntimeFailure
+from auditkit.graph.mask_objective import COUNT, WEIGHTS
 from auditkit.methods.mask import learner
 from auditkit.methods.mask import pair as mask_pair
 from auditkit.methods.mask.method import QUALITIES, MaskOptions, Quality, mask
@@ -159,8 +160,8 @@ class Memory:
         self.arrays: dict[str, Array] = {}
         self.saves = saves
 
-    def load(self) -> dict[str, Array]:
-        return self.arrays
+    def load(self, names: Sequence[str]) -> dict[str, Array]:
+        return {name: self.arrays[name] for name in names if name in self.arrays}
 
     def save(self, arrays: Mapping[str, Array]) -> None:
         self.arrays, self.saves = dict(arrays), self.saves - 1
@@ -211,6 +212,37 @@ def test_a_checkpoint_of_other_masks_is_not_used(
     found, expected = (mask(replace(request, **change, checkpoint=checkpoint), options)
                        for checkpoint in (memory, Memory(-1)))  # fmt: skip
     np.testing.assert_array_equal(found.maps[1][2], expected.maps[1][2])
+
+
+DAMAGES: dict[str, tuple[str, Callable[[Array], Array]]] = {
+    "keys in a table": ("keys", lambda keys: keys[:, None]),
+    "a number in place of keys": ("keys", lambda _: np.array(0)),
+    "too few masks": (WEIGHTS, lambda weights: weights[:0]),
+    "a number in place of masks": (WEIGHTS, lambda weights: weights[0, 0, 0, 0]),
+    "larger masks": (WEIGHTS, lambda weights: np.repeat(weights, 2, axis=-1)),
+    "masks of texts": (WEIGHTS, lambda weights: weights.astype(str)),
+    "a negative count": (COUNT, lambda count: -count),
+    "an infinite count": (COUNT, lambda count: count * np.inf),
+    "a count that is not a number": (COUNT, lambda count: count * np.nan),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_checkpoint_that_no_mask_left_is_not_used(
+    model: OnnxClassifier,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: tuple[str, Callable[[Array], Array]],
+) -> None:
+    request, memory, options = asked(model, 1, (1,)), Memory(2), replace(QUICK, steps=4)
+    expected = mask(request, options).maps[0][1]
+    with monkeypatch.context() as patch:
+        patch.setattr(mask_pair, "_SAVE_SECONDS", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            mask(replace(request, checkpoint=memory), options)
+    name, change = damage
+    memory.arrays[name] = change(memory.arrays[name])
+    found = mask(replace(request, checkpoint=memory), options)
+    np.testing.assert_array_equal(found.maps[0][1], expected)
 
 
 def test_blur_hides_nothing_of_a_flat_image(model: OnnxClassifier) -> None:

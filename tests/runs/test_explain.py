@@ -1,7 +1,9 @@
 """Explanations as users make them: by the command and from Python, whole, cut short and gone on with."""
 
+import io
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from PIL import Image
 
 import auditkit
 from auditkit.data import bundles
-from auditkit.data.bundles import HeatmapSet
+from auditkit.data.bundles import Bundle, HeatmapSet
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, IntegrityFailure, NoGradient
 from auditkit.methods.registry import METHODS
@@ -25,6 +27,8 @@ from auditkit.model import gradient
 from auditkit.runs.explain import Explanation, explain
 from auditkit.runs.explanation import recorded_bundle
 from auditkit.runs.explanation.record import RECORD, Record
+from auditkit.runs.explanation.recorded_bundle import RecordedBundle
+from auditkit.runs.folder.names import UNFINISHED
 from tests.support import onnx_models
 from tests.support.commands import auditkit as command
 from tests.support.commands import refused
@@ -427,3 +431,43 @@ def test_pictures_that_cannot_be_written_are_told_before_any_work(given: tuple[P
     refused(command(*words, "--memory", "nan"), "--memory nan")
     refused(command(*words, "--memory-limit", "nan"), "--memory-limit nan")
     assert not (tmp_path / "maps").exists()
+
+
+def _array_of(shape: tuple[int, ...], data: bytes) -> bytes:
+    """An .npy file with a header of that shape."""
+    stream, header = io.BytesIO(), {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue() + data
+
+
+def _checkpoint(content: bytes, wrong_at: int | None = None) -> bytes:
+    """An .npz with one packed array; that byte of it, counted from its end, is wrong."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("state.npy", content)
+        end = archive.start_dir
+    packed = bytearray(stream.getvalue())
+    if wrong_at is not None:
+        packed[end - wrong_at] ^= 0xFF
+    return bytes(packed)
+
+
+NOISE = np.random.default_rng(0).random(100, np.float32).tobytes()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        _checkpoint(_array_of((2**42,), b"")),
+        _checkpoint(_array_of((100,), NOISE), wrong_at=300),
+        _checkpoint(b"not an array"),
+        _checkpoint(_array_of((100,), NOISE))[:-30],
+    ],
+    ids=["16 TiB", "damaged when unpacked", "no array", "cut short"],
+)
+def test_unfinished_work_that_cannot_be_read_counts_as_none(tmp_path: Path, content: bytes) -> None:
+    with RecordedBundle(Bundle(tmp_path / "maps")) as bundle:
+        bundle.save({"state": np.ones(3), "other": np.ones(3)})
+        assert bundle.load(["state", "missing"])["state"].tolist() == [1, 1, 1]
+        (tmp_path / "maps" / UNFINISHED).write_bytes(content)
+        assert bundle.load(["state"]) == {}

@@ -78,13 +78,18 @@ class SavedStates:
 
     def load(self) -> None:
         """Let pairs continue from the states that the checkpoint has of them."""
-        arrays = self._checkpoint.load()
+        arrays = self._checkpoint.load((_KEYS, *STATE))
         if not {_KEYS, *STATE} <= arrays.keys():
             return
-        positions = {key: position for position, key in enumerate(arrays[_KEYS].tolist())}
+        keys = arrays.pop(_KEYS)
+        if keys.ndim != 1 or any(values.shape[:1] != keys.shape for values in arrays.values()):
+            return  # others may have written it
+        positions = {key: position for position, key in enumerate(keys.tolist())}
         for pair, key in self._keys.items():
             if key in positions:
-                pair.state = {name: arrays[name][positions[key]] for name in STATE}
+                state = {name: values[positions[key]] for name, values in arrays.items()}
+                if _is_like(state, pair.state):
+                    pair.state = state
 
     def is_due(self) -> bool:
         """Whether it is time to save."""
@@ -97,3 +102,9 @@ class SavedStates:
             states = {name: np.stack([pair.state[name] for pair in begun]) for name in STATE}
             self._checkpoint.save({_KEYS: np.array([self._keys[pair] for pair in begun]), **states})
         self._last_save = time.monotonic()
+
+
+def _is_like(state: Mapping[str, Array], begin: Mapping[str, Array]) -> bool:
+    """Whether a state can have come from the one at the beginning."""
+    fits = all((state[name].shape, state[name].dtype) == (begin[name].shape, begin[name].dtype) for name in STATE)
+    return fits and 0 <= state[COUNT].item() < np.inf
