@@ -199,6 +199,8 @@ def _opened(path: Path, root: Path | None) -> Iterator[_Folder]:
     """A folder, reached from `root` through no link."""
     root = root or path
     names = path.relative_to(root).parts
+    if ".." in names:
+        raise OSError(f"it is not named by its place in {root}")
     if not _BENEATH:
         for folder in [root.joinpath(*names[: count + 1]) for count in range(len(names))]:
             folder.mkdir(exist_ok=True)

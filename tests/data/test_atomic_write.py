@@ -56,6 +56,25 @@ def test_no_link_inside_the_named_folder_is_followed(
     assert diary.read_text() == "years of work"
 
 
+@pytest.mark.parametrize("descriptors", [True, False], ids=["from the folder", "by path"])
+@pytest.mark.parametrize("name", WRITES)
+def test_no_path_leads_up_out_of_the_named_folder(
+    tmp_path: Path,
+    diary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    descriptors: bool,
+) -> None:
+    monkeypatch.setattr(atomic_write, "_BENEATH", descriptors)
+    root = tmp_path / "run"
+    root.mkdir()
+    for inner in ("diary.txt", "photos/2024"):
+        with pytest.raises(OSError, match="it is not named by its place in"):
+            WRITES[name](root / ".." / "outside" / inner, root)
+    assert [path.name for path in diary.parent.iterdir()] == [diary.name]
+    assert diary.read_text() == "years of work"
+
+
 def test_the_named_folder_may_be_reached_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
