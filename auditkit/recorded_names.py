@@ -4,8 +4,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
-# Where a word of a command line begins with an absolute path, as in /a/b, --out=/a/b, -o/a/b, image:/a/b or C:\a\b.
-_ABSOLUTE = re.compile(r"(?:^|(?<=[=:])|(?<=^-[A-Za-z]))(?:~?/|~?\\|[A-Za-z]:[\\/]).*", re.DOTALL)
+# Where an absolute path begins in a word of a command line, as in /a/b, ~a/b, --out=/a/b, -o/a/b,
+# image:/a/b, x,/a/b, "x /a/b" or C:\a\b.
+_ABSOLUTE = re.compile(
+    r"(?:^|(?<=[=:,\s])|(?<=^-[A-Za-z]))(?:(?:~[^/\\]*)?[/\\]|[A-Za-z]:[\\/]).*",
+    re.DOTALL,
+)
 _CLUSTER = re.compile(r"(?<=^ray:).+|(?<=^--engine=ray:).+")
 
 
