@@ -256,7 +256,8 @@ def test_the_cache_is_for_its_owner_alone(tmp_path: Path, monkeypatch: pytest.Mo
     ("maps=/home/a/maps", "maps=maps"), ("~/maps", "maps"), ("C:\\Users\\a\\m.onnx", "m.onnx"), ("/", "/"),
     ("x,/home/a/y", "x,y"), ("x, /home/a/y,/home/b/z", "x, z"), ("a /home/b/c", "a c"),
     ("a\t~/c", "a\tc"), ("--key=~al/k", "--key=k"), ("~al\\k.pem", "k.pem"),
-    ("--note=about 1/3, or x/y", "--note=about 1/3, or x/y"), ("--shard=1/3", "--shard=1/3"), ("0.2:0.6", "0.2:0.6"), ("/home/a=b/c:d/m.onnx", "m.onnx"),
+    ("--note=about 1/3, or x/y", "--note=about 1/3, or x/y"), ("--shard=1/3", "--shard=1/3"),
+    ("0.2:0.6", "0.2:0.6"), ("/home/a=b/c:d/m.onnx", "m.onnx"),
     ("ray:10.0.0.7:6379", "ray:..."), ("--engine=ray:head:6379", "--engine=ray:..."), ("ray", "ray"),
 ])  # fmt: skip
 def test_words_of_a_command(word: str, expected: str) -> None:

@@ -106,5 +106,7 @@ class SavedStates:
 
 def _is_like(state: Mapping[str, Array], begin: Mapping[str, Array]) -> bool:
     """Whether a state can have come from the one at the beginning."""
-    fits = all((state[name].shape, state[name].dtype) == (begin[name].shape, begin[name].dtype) for name in STATE)
-    return fits and 0 <= state[COUNT].item() < np.inf
+    for name in STATE:
+        if (state[name].shape, state[name].dtype) != (begin[name].shape, begin[name].dtype):
+            return False
+    return 0 <= state[COUNT].item() < np.inf
