@@ -18,7 +18,17 @@ import numpy as np
 from auditkit import __version__, elsewhere
 from auditkit.arrays import Array
 from auditkit.data import bundle_files as files
-from auditkit.data.atomic_write import append, create, make_folder, rename, temporary_name, write_errors, write_whole
+from auditkit.data.atomic_write import (
+    LEFT_OVER,
+    append,
+    create,
+    make_folder,
+    remove_left_overs,
+    rename,
+    temporary_name,
+    write_errors,
+    write_whole,
+)
 from auditkit.data.bundle_files import Entry, Header
 from auditkit.data.dataset import Dataset
 from auditkit.data.explainer_layouts import single_maps
@@ -29,6 +39,7 @@ from auditkit.recorded_names import image_names
 from auditkit.records import from_json, to_json
 
 CONSTANT_NOTE = "some maps are constant: they rank no pixel before another"
+_NO_ENTRIES = (",".join(files.COLUMNS) + "\n").encode()  # a manifest of no maps
 _SHOWN_LABELS = 10  # in an error message
 _Pair = tuple[str, int]  # image and label
 Progress = Callable[[int], Callable[[int], None]]  # takes the total, returns a counter of what is done
@@ -222,8 +233,8 @@ class Bundle:
         self.header = from_json(Header, {**settings, "producer": producer}, "the bundle's header")
         if (self.path / files.HEADER).exists():
             self._continue()
-        elif self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise BadInput(f"{self.path} exists and is not a bundle; give a new folder.")
+        else:
+            self._require_vacant()
 
     def __len__(self) -> int:
         return len(self._references)
@@ -246,7 +257,8 @@ class Bundle:
         from those that are added, whenever they are read; it is the same for all maps of a bundle.
         """
         manifest = self.path / files.MANIFEST
-        if manifest.exists() and not (self._exists and manifest.stat().st_size == self._size):
+        known = self._exists and manifest.exists() and manifest.stat().st_size == self._size
+        if (self.path / files.HEADER).exists() and not known:
             self._continue()  # another writer has added maps
         maps = single_maps(ids, labels, array, layout, channels)
         if self.header.channels is not None:
@@ -308,25 +320,47 @@ class Bundle:
         return existing is None
 
     def create(self) -> None:
-        """Create the folder atomically before there are maps, for other files beside them."""
+        """Create the bundle before there are maps, for other files; a new folder atomically."""
         if self._exists:
             return
-        columns = _lines([files.COLUMNS])
+        self._require_vacant()
+        with write_errors(self.path):
+            if self.path.exists():  # and may be a mount, or a link to a folder
+                remove_left_overs(self.path, root=self.root)
+                self._fill(self.path, self.root)
+            else:
+                self._create_folder()
+        self._exists, self._size = True, len(_NO_ENTRIES)
+
+    def _create_folder(self) -> None:
         temporary = self.path.with_name(temporary_name())
         root = self.path.parent if self.root == self.path else self.root
-        with write_errors(self.path):
-            if not root.exists():
-                root.mkdir(parents=True, exist_ok=True)
-            try:
-                make_folder(temporary / files.MAPS, root=root)
-                write_whole(temporary / files.HEADER, _json(self.header), root=root)
-                write_whole(temporary / files.MANIFEST, columns, root=root)
-                if self.path.exists():
-                    self.path.rmdir()
-                rename(temporary, self.path.name, root=root)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
-        self._exists, self._size = True, len(columns)
+        if not root.exists():
+            root.mkdir(parents=True, exist_ok=True)
+        try:
+            self._fill(temporary, root)
+            rename(temporary, self.path.name, root=root)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _fill(self, folder: Path, root: Path) -> None:
+        """Write what every bundle has, the header last, since it marks a bundle."""
+        make_folder(folder / files.MAPS, root=root)
+        write_whole(folder / files.MANIFEST, _NO_ENTRIES, root=root)
+        write_whole(folder / files.HEADER, _json(self.header), root=root)
+
+    def _require_vacant(self) -> None:
+        """Refuse a folder with anything but what `_fill` leaves there if it is killed."""
+        if not self.path.exists():
+            return
+        vacant = self.path.is_dir() and not any((self.path / files.MAPS).glob("*"))
+        for name in [path.name for path in self.path.iterdir()] if vacant else []:
+            if name == files.MANIFEST:
+                vacant &= files.read_content(self.path, name) == _NO_ENTRIES
+            else:
+                vacant &= name == files.MAPS or bool(re.fullmatch(LEFT_OVER, name))
+        if not vacant:
+            raise BadInput(f"{self.path} exists and is not a bundle; give a new folder.")
 
     def _write(self, new: dict[_Pair, Array], header: Header) -> None:
         self.create()

@@ -1,9 +1,11 @@
 """Bundles: what goes in comes out; what must not go in is refused in one sentence; a killed writer leaves a bundle."""
 
+import errno
 import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import numpy as np
 import pytest
 
 from auditkit.data.bundle_check import ONE_LABEL, check
+from auditkit.data.bundle_files import HEADER
 from auditkit.data.bundles import Bundle, open_bundle
 from auditkit.errors import BadInput, RuntimeFailure
 from tests.support import onnx_models
+from tests.support.failing_disk import FailingDisk
 
 RNG = np.random.default_rng(0)
 DIGEST = "ab" * 32
@@ -231,6 +235,59 @@ def test_a_killed_writer_leaves_a_bundle(tmp_path: Path, step: str) -> None:
     assert [m.image for m in whole] == ["a", "b", "c"]
     assert (whole.get("c", 0) == -np.eye(4)).all()
     assert not any("incomplete" in note for note in whole.notes)
+
+
+def test_a_folder_that_is_empty_stays_the_same_folder(tmp_path: Path) -> None:
+    """It may be a link, or a mount, which cannot be replaced."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "b").symlink_to(tmp_path / "disk")
+    number = (tmp_path / "disk").stat().st_ino
+    Bundle(tmp_path / "b").add("a", 0, np.eye(4))
+    assert (tmp_path / "b").is_symlink()
+    assert (tmp_path / "disk").stat().st_ino == number
+    assert open_bundle(tmp_path / "disk").labels == {"a": (0,)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "disk"]
+
+
+class StoppedDisk(FailingDisk):
+    """A disk that nothing changes any more from one write on, as if the writer were killed there."""
+
+    def check(self, what: str, path: str) -> None:
+        """Count a write; OSError from the one that fails on."""
+        super().check(what, path)
+        if self.failing and len(self.writes) >= self.failing:
+            raise OSError(self.error, "stopped", path)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_bundle_that_was_only_begun_is_begun_again(tmp_path: Path, exists: bool) -> None:
+    """Stopped at every write, in a folder that was there or in a new one; then another writer begins."""
+
+    def place(name: int) -> Path:
+        folder = tmp_path / str(name) / "b"
+        (folder if exists else folder.parent).mkdir(parents=True)
+        return folder
+
+    with FailingDisk(tmp_path).mounted() as whole:
+        Bundle(place(0)).create()
+    assert len(whole.writes) > 5
+    for number in range(1, len(whole.writes) + 1):
+        folder = place(number)
+        with StoppedDisk(folder.parent, number, errno.EIO).mounted(), suppress(RuntimeFailure):
+            Bundle(folder).create()
+        Bundle(folder).add("a", 0, np.eye(4))
+        assert open_bundle(folder).labels == {"a": (0,)}
+
+
+def test_a_bundle_without_its_header_is_not_begun_again(tmp_path: Path) -> None:
+    Bundle(tmp_path / "b").add("a", 0, np.eye(4))
+    (tmp_path / "b" / HEADER).unlink()
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "b" / "manifest.csv").rename(tmp_path / "listed" / "manifest.csv")
+    for folder in ("b", "listed"):
+        with pytest.raises(BadInput, match="exists and is not a bundle"):
+            Bundle(tmp_path / folder)
 
 
 def test_two_writers_see_each_others_maps(tmp_path: Path) -> None:

@@ -109,4 +109,4 @@ def _is_like(state: Mapping[str, Array], begin: Mapping[str, Array]) -> bool:
     for name in STATE:
         if (state[name].shape, state[name].dtype) != (begin[name].shape, begin[name].dtype):
             return False
-    return 0 <= state[COUNT].item() < np.inf
+    return bool(0 <= state[COUNT].item() < np.inf)
