@@ -3,6 +3,7 @@
 import io
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,10 +67,26 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def is_sparse(status: os.stat_result) -> bool:
-    """Whether a file is large, but hardly any of its bytes are on the disk."""
+def may_be_sparse(status: os.stat_result) -> bool:
+    """Whether a file is large, but has few blocks, which some systems count late or pack."""
     on_disk = getattr(status, "st_blocks", status.st_size) * 512
     return status.st_size > _SPARSE and on_disk < status.st_size // 64
+
+
+def is_sparse(descriptor: int) -> bool:
+    """Whether an open file is large, but hardly any of its bytes are outside its holes."""
+    status = os.fstat(descriptor)
+    if not may_be_sparse(status):
+        return False
+    before, position, found = os.lseek(descriptor, 0, os.SEEK_CUR), 0, 0
+    least = status.st_size // 64
+    with suppress(OSError):  # where only a hole is left, or the system knows of no holes
+        while found < least:
+            begin = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, begin, os.SEEK_HOLE)
+            found += position - begin
+    os.lseek(descriptor, before, os.SEEK_SET)
+    return found < least
 
 
 def require_regular(mode: int) -> None:

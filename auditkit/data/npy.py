@@ -74,7 +74,7 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
 
 def _check_list(stream: BinaryIO) -> None:
     """ValueError with the reason unless the file ends as numpy ends it, in a short list of members."""
-    if is_sparse(os.fstat(stream.fileno())):
+    if is_sparse(stream.fileno()):
         raise ValueError("hardly any of its bytes are on the disk")
     start = max(0, stream.seek(0, os.SEEK_END) - _END_64_BYTES - _LOCATOR_64_BYTES - _END_BYTES)
     stream.seek(start)

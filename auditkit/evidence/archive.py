@@ -84,10 +84,9 @@ def _header(name: str, size: int) -> bytes:
 
 
 def _refuse_excess(stream: IO[bytes], folder: Path) -> None:
-    status = os.fstat(stream.fileno())
-    if is_sparse(status):
+    if is_sparse(stream.fileno()):
         raise ValueError("hardly any of its bytes are on the disk")
-    if status.st_size > shutil.disk_usage(folder).free:
+    if os.fstat(stream.fileno()).st_size > shutil.disk_usage(folder).free:
         raise ValueError(f"it does not fit on the disk of {tempfile.gettempdir()}; set TMPDIR to another folder")
 
 

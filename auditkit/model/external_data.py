@@ -172,7 +172,7 @@ def opened(folder: Path, location: str, what: str) -> Iterator[int]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise BadInput(f"{where} is not a regular file; refused.")
-        if is_sparse(status):
+        if is_sparse(descriptor):
             reason = f"has {status.st_size:,} bytes, but hardly any of them are on the disk"
             raise BadInput(f"{where} {reason}; refused. Ask the vendor for the data file again.")
         if status.st_nlink != 1:

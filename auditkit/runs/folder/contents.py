@@ -10,7 +10,7 @@ from auditkit.data.atomic_write import LEFT_OVER
 from auditkit.data.bundle_files import HEADER, MANIFEST
 from auditkit.data.bundle_files import MAPS as MAP_FILES
 from auditkit.errors import BadInput
-from auditkit.regular_files import is_sparse, reason
+from auditkit.regular_files import is_sparse, may_be_sparse, open_regular, reason
 from auditkit.runs.explanation.record import RECORD
 from auditkit.runs.explanation.shares import SHARES
 from auditkit.runs.folder import checksums
@@ -116,7 +116,7 @@ def scan(folder: Path, kinds: Kinds = FINISHED_RUN, *, to_write: bool = False) -
             raise Unfit(f"{folder} holds more than {_MOST_FILES:,} files, more than any run")
         limit = _limit(name, kinds)
         if not name.endswith("/"):
-            _check_readable(name, status, _MOST_FOREIGN if limit is None else limit)
+            _check_readable(folder, name, status, _MOST_FOREIGN if limit is None else limit)
             if to_write and status.st_nlink > 1:
                 raise Unfit(f"{name} has a second name, a hard link, under which it would be changed too; copy it")
         if limit is None:
@@ -167,13 +167,16 @@ def _limit(name: str, kinds: Kinds) -> int | None:
     return next((limit for kind, limit in kinds.items() if kind.fullmatch(name)), None)
 
 
-def _check_readable(name: str, status: os.stat_result, limit: int) -> None:
+def _check_readable(folder: Path, name: str, status: os.stat_result, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise Unfit(f"{name} is a link or a device; a run holds plain files and folders. Remove it")
     if status.st_size > limit:
         raise Unfit(f"{name} has {status.st_size:,} bytes, more than such a file of a run ever has")
-    if is_sparse(status):
-        raise Unfit(f"{name} has {status.st_size:,} bytes, but hardly any of them are on the disk")
+    if may_be_sparse(status):
+        with open_regular(folder / name) as stream:
+            if is_sparse(stream.fileno()):
+                what = "hardly any of them are on the disk"
+                raise Unfit(f"{name} has {status.st_size:,} bytes, but {what}")
 
 
 def _walk(folder: Path, prefix: str = "", depth: int = 1) -> Iterator[tuple[str, os.stat_result]]:
