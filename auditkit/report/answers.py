@@ -188,11 +188,12 @@ def gate(results: Results) -> list[str]:
         return []
     policy = name(results.policy.name) if results.policy else ""
     asked_by = "--fail-on-finding" if results.run.fail_on_finding else f"fail_on_finding of the policy “{policy}”"
+    why = "The preprocessing is a guess" if results.examination else "The model was not examined"
     texts = {
         "pass": "No finding of severity {} or above about the model, so none fails the audit ({}).",
         "fail": "A finding of severity {} or above about the model fails the audit, whatever the maps ({}).",
-        "not assessed": "The model was not examined, so it is not known whether it has a finding of severity {} or "
-                        "above, which would fail the audit ({}).",
+        "not assessed": f"{why}, so it is not known whether the model has a finding of severity {{}} or above, which "
+                        "would fail the audit ({}).",
     }  # fmt: skip
     return [texts[results.finding_gate.status].format(results.finding_gate.fail_on, asked_by)]
 

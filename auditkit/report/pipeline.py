@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from auditkit.metrics.table import METRICS, title
+from auditkit.report import answers, sections, wording
 from auditkit.report import examination as relies
-from auditkit.report import sections, wording
 from auditkit.report.formatting import exact, marked_interval, name
 from auditkit.runs.folder.examination import Finding
 from auditkit.runs.folder.figures import Severity
@@ -138,18 +138,25 @@ def _facts(check: CheckResult) -> dict[str, str]:
 
 
 def _examination(results: Results) -> list[Entry]:
-    """An entry for each finding, or one that says that there is none, or why the model was not examined."""
-    examination = results.examination
-    if examination is not None and examination.findings:
-        return [_finding(finding, results) for finding in examination.findings]
+    """An entry for each finding, or one that says that there is none; one that says why the model was not judged."""
+    examination, gate = results.examination, results.finding_gate
+    findings = [_finding(finding, results) for finding in examination.findings] if examination else []
+    not_judged = gate is not None and gate.status == "not assessed"
+    if findings and not not_judged:
+        return findings
     if examination is None and not results.not_examined:
         return []
-    outcome: Outcome = "open" if results.finding_gate else _SKIPPED
+    outcome: Outcome = "open" if gate else _SKIPPED
     status, message = "not assessed", f"The model was not examined: {results.not_examined}."
-    if examination is not None:
+    if examination is not None and not_judged:
+        message = " ".join(answers.gate(results))
+    elif examination is not None:
         status, outcome, message = "pass", "passed", relies.summary(examination, results.subject.class_names)
-    return [Entry(_EXAMINED, _EXAMINED, f"auditkit.{_EXAMINATION}", "The model relies on no shortcut", _EXCHANGED,
-                  _PAGES[_EXAMINATION], status, outcome, "info", message, {"found": message}, {})]  # fmt: skip
+    entry = Entry(
+        _EXAMINED, _EXAMINED, f"auditkit.{_EXAMINATION}", "The model relies on no shortcut", _EXCHANGED,
+        _PAGES[_EXAMINATION], status, outcome, "info", message, {"found": message}, {},
+    )  # fmt: skip
+    return [*findings, entry]
 
 
 def _finding(finding: Finding, results: Results) -> Entry:
@@ -173,6 +180,6 @@ def _finding_outcome(finding: Finding, results: Results) -> Outcome:
     if finding.allowed:
         return "passed"
     gate, severities = results.finding_gate, get_args(Severity)
-    if gate is None or severities.index(finding.severity) < severities.index(gate.fail_on):
+    if gate is None or gate.status == "not assessed":
         return _SKIPPED
-    return "failed"
+    return _SKIPPED if severities.index(finding.severity) < severities.index(gate.fail_on) else "failed"

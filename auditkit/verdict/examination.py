@@ -43,12 +43,15 @@ def judged(examination: Examination, policy: Policy) -> Examination:
 
 
 def finding_gate(policy: Policy, results: Results) -> FindingGate | None:
-    """Whether findings about the model fail the audit; None where neither the run nor the policy asks for it."""
+    """Whether findings about the model fail the audit; None where neither the run nor the policy asks for it.
+
+    With preprocessing that nobody stated, the model may rely on other things than it does in use.
+    """
     severity = results.run.fail_on_finding or policy.fail_on_finding
     if severity is None:
         return None
     level = deciding(severity)
-    if results.examination is None:
+    if results.examination is None or results.subject.card_origin.assumed:
         return FindingGate(level, "not assessed")
     counted = [finding.severity for finding in results.examination.findings if not finding.allowed]
     failed = any(at_least(found, level) for found in counted)

@@ -15,7 +15,7 @@ from auditkit.demo.draw import draw
 from auditkit.demo.planted import bundled_model
 from auditkit.errors import BadInput
 from auditkit.runs.folder import checksums
-from auditkit.runs.folder.results import FindingGate, Results
+from auditkit.runs.folder.results import CardOrigin, FindingGate, Results
 from auditkit.verdict.examination import finding_gate, judged
 from auditkit.verdict.policy_file import parse_policy
 from auditkit.verdict.verify import Originals, Sampling, Verification, verify
@@ -136,6 +136,16 @@ def test_a_policy_without_an_examination_cannot_fail_on_a_finding(made: Path, tm
     refused(command(*words, "--fail-on-finding", "high"), "does not examine the model", "such as standard")
     refused(command(*words, "--fail-on-finding", "grave"), "unknown severity 'grave'", "low, medium, high, critical")
     assert not (tmp_path / "run").exists()
+
+
+def test_no_finding_decides_where_the_preprocessing_is_a_guess(made: Path) -> None:
+    results = Results.parse(json.loads((made / "run" / "results.json").read_text()), made)
+    origin = CardOrigin("preset unit (assumed)", None, "assumed")
+    guessed = replace(results, subject=replace(results.subject, card_origin=origin))
+    assert results.examination is not None
+    for findings in (results.examination.findings, ()):
+        examined = replace(guessed, examination=replace(results.examination, findings=findings))
+        assert finding_gate(parse_policy(POLICY, "policy"), examined) == FindingGate("high", "not assessed")
 
 
 def _gate_open(plain: dict[str, Any]) -> None:
