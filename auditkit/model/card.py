@@ -319,7 +319,7 @@ channels = "{card.channels}"   # {", ".join(ORDERS)}
 scale = {card.scale!r}
 mean = {list(card.mean)}
 std = {list(card.std)}
-gray = {[round(value, 3) for value in card.gray]}   # infill, pixel units, RGB
+gray = {list(card.gray)}   # infill, pixel units, RGB
 exif_orientation = {str(card.exif_orientation).lower()}   # rotate pictures by their EXIF orientation
 
 [classes]

@@ -93,8 +93,7 @@ def test_a_written_card_reads_back_the_same(tmp_path: Path) -> None:
     for preset in cards.PRESETS:
         card = cards.from_preset(preset, signature)
         back = _card(tmp_path, to_toml(card, signature, "model.onnx"), signature)
-        assert replace(back, origin=card.origin, warnings=(), gray=()) == replace(card, warnings=(), gray=())
-        np.testing.assert_allclose(back.gray, card.gray, atol=5e-4)
+        assert replace(back, origin=card.origin, warnings=()) == replace(card, warnings=())
         assert CardFile.read(tmp_path / "vendor.toml").overrides().input == signature.input
 
 

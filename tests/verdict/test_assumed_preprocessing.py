@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,6 +161,22 @@ def test_whoever_states_the_preset_resumes_the_run(folder: Path, audited: Path) 
     assert {path.name: path.stat().st_mtime_ns for path in (audited / "items").iterdir()} == parts
     assert _run("audit", folder, "labelled.npz", audited).returncode == 0
     assert Store(audited).results().subject == guessed.subject
+
+
+def test_whoever_writes_a_card_with_the_assumed_preset_resumes_the_run(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "model.onnx", tmp_path)
+    shutil.copy(folder / "images.npz", tmp_path)
+    run = tmp_path / "run"
+    assert _run("audit", tmp_path, "images.npz", run).returncode == 0
+    parts = {path.name: path.stat().st_mtime_ns for path in (run / "items").iterdir()}
+    guessed = Store(run).results()
+    assert command("inspect", tmp_path / "model.onnx", "--write-card", *QUICK).returncode == 0
+    done = _run("audit", tmp_path, "images.npz", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    stated = Store(run).results()
+    assert (_origin(run).source, stated.subject.card_origin.assumed) == ("model.toml", None)
+    assert (stated.subject.card, stated.metrics) == (guessed.subject.card, guessed.metrics)
+    assert {path.name: path.stat().st_mtime_ns for path in (run / "items").iterdir()} == parts
 
 
 def test_shards_take_the_same_preset(folder: Path, tmp_path: Path) -> None:

@@ -40,8 +40,6 @@ from auditkit.runs.folder.store import Store
 # Entries of a subject that change no figure.
 BESIDE_CONTENT = (
     ("model", "path"),
-    ("card_origin", "source"),
-    ("card_origin", "assumed"),
     ("images", "source"),
 )
 
@@ -199,9 +197,10 @@ def environment(model: AnyClassifier) -> dict[str, str]:
 def without_paths(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a run is about without paths of files, without groups, and without who stated the preprocessing.
 
-    Digests identify files and groups, so a copy is as good. Whoever states an assumed preset resumes the same run.
+    Digests identify files and groups, so a copy is as good. Whoever states what was assumed, as a preset or in a card
+    with the same values, resumes the same run.
     """
-    about = {name: value for name, value in record["subject"].items() if name != "groups"}
+    about = {name: value for name, value in record["subject"].items() if name not in ("groups", "card_origin")}
     for name, entry in BESIDE_CONTENT:
         if isinstance(about[name], Mapping):  # a callable has no path
             about[name] = {key: value for key, value in about[name].items() if key != entry}
