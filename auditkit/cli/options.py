@@ -216,11 +216,11 @@ class ModelOptions:
 
         If nobody stated the preprocessing, it is assumed, and a warning says so.
         """
+        from auditkit.cli import console
         from auditkit.cli.progress import shown
         from auditkit.data.dataset import Dataset
         from auditkit.engines.start import Workers
         from auditkit.model import decoder
-        from auditkit.model.card import STATE_IT
         from auditkit.runs.inspection import at_own_size, settle_preprocessing
 
         settings, opening = self.settings(), self.opening()
@@ -231,8 +231,9 @@ class ModelOptions:
         classifier = at_own_size(classifier, dataset, lambda size: self._opened(model, opening.at(size), settings))
         with shown("trying presets", quiet=quiet) as progress:
             settle_preprocessing(classifier, dataset, progress)
-        if classifier.card.origin.assumed:
-            typer.echo(f"warning: {classifier.card.origin.assumption} {STATE_IT}", err=True)
+        if classifier.card.origin.assumption:
+            typer.echo(f"warning: {classifier.card.origin.assumption}", err=True)
+        console.print_notes((f"guessed: {text}" for text in classifier.signature.guesses), quiet)
         Workers(self.workers, self.engine).serve(classifier)
         if limit is not None and limit < len(dataset):
             dataset = dataset.sample(limit)

@@ -41,19 +41,40 @@ _MOST_SIDE = 65536  # pixels of a side that a card may ask for
 
 Numbers = tuple[float, ...]
 Assumed = Literal["assumed", "assumed, by accuracy"]  # why a preset was taken that nobody stated
-STATE_IT = (
-    "State the preprocessing with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL "
-    "--write-card."
-)
 
 
-def assumption(source: str, assumed: Assumed | None) -> str:
-    """A sentence about preprocessing that was assumed; empty where somebody stated it."""
-    if assumed is None:
-        return ""
-    preset = source.removesuffix(f" ({assumed})")
-    why = ", with which the model predicts the given labels best" if assumed == "assumed, by accuracy" else ""
-    return f"Nobody stated the preprocessing: {preset} is assumed{why}. Every figure rests on this guess."
+@dataclass(frozen=True)
+class Assumption:
+    """What nobody stated about the preprocessing, and how to state it, in words."""
+
+    text: str
+    remedy: str
+
+    @classmethod
+    def of(cls, source: str, assumed: Assumed | None, size: tuple[int, int] | None) -> "Assumption | None":
+        """That a preset was assumed, or an input size that the file leaves open, or both; None where neither was."""
+        things, options, taken = list[str](), list[str](), list[str]()
+        if assumed is not None:
+            by_accuracy = assumed == "assumed, by accuracy"
+            why = ", with which the model predicts the given labels best" if by_accuracy else ""
+            things.append("the preprocessing")
+            options.append("--preset NAME")
+            taken.append(f"{source.removesuffix(f' ({assumed})')} is assumed{why}")
+        if size is not None:
+            things.append("the input size")
+            options.append("--size HEIGHTxWIDTH")
+            taken.append(f"{'x'.join(map(str, size))} is assumed, since the file leaves it open")
+        if not things:
+            return None
+        what = " and ".join(things)
+        return cls(
+            f"Nobody stated {what}: {'; '.join(taken)}. Every figure rests on this guess.",
+            f"State {what} with {' '.join(options)} or --card FILE, or write a card with auditkit inspect MODEL "
+            "--write-card.",
+        )
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +84,7 @@ class Origin:
     file: Path | None = None
     preset: str | None = None
     assumed: Assumed | None = None  # None: the user stated the preset, or the model takes pixels as they are
+    assumed_size: tuple[int, int] | None = None  # that nobody stated, of a file that leaves it open
 
     def __str__(self) -> str:
         if self.preset is None:
@@ -70,9 +92,9 @@ class Origin:
         return f"preset {self.preset} ({self.assumed})" if self.assumed else f"preset {self.preset}"
 
     @property
-    def assumption(self) -> str:
-        """A sentence about a preset that nobody stated; empty where somebody did."""
-        return assumption(str(self), self.assumed)
+    def assumption(self) -> Assumption | None:
+        """What nobody stated; None where nothing was assumed."""
+        return Assumption.of(str(self), self.assumed, self.assumed_size)
 
 
 @dataclass(frozen=True)

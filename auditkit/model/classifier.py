@@ -303,6 +303,8 @@ def _merged(overrides: Overrides, card_file: CardFile | None) -> Overrides:
 
 def _card(card_file: CardFile | None, opening: Opening, signature: Signature) -> Card:
     card = _stated_card(card_file, opening, signature)
+    if signature.guessed_size:
+        card = replace(card, origin=replace(card.origin, assumed_size=card.size))
     return replace(card, exif_orientation=False) if opening.ignore_exif else card
 
 

@@ -79,7 +79,7 @@ def examine(file: OnnxFile, overrides: Overrides) -> Signature:
         input=image.name, layout=image.layout, dtype=image.dtype, channels=image.channels, height=trial.height,
         width=trial.width, fixed_batch=batching.fixed, rows=batching.rows, freed_batch=batching.freed,
         output=output, kind=kind, outputs=scores.shape[1], free_size=image.height is None or image.width is None,
-        guessed_size=overrides.size is None and image.height is None and image.width is None,
+        guessed_size=overrides.size is None and None in (image.height, image.width),
         shape=image.shape, fixed_inputs=image.switches, class_names=signatures.zipmap_classes(file.proto),
         guesses=guesses, warnings=kind_warnings + batching.warnings,
     )  # fmt: skip
@@ -138,7 +138,7 @@ def _first_run(
                 break  # no other size will help
             continue
         open_size = f"input size {height}x{width}: the file leaves it open; --size sets another"
-        guess = () if overrides.size or image.height else (open_size,)
+        guess = (open_size,) if overrides.size is None and None in (image.height, image.width) else ()
         return trial, session, outputs, dict(zip(outputs, arrays, strict=True)), guess
     if overrides.size is None and image.height is None and image.width is None and not isinstance(first, LoadFailure):
         reason = f"leaves its input size open and runs at none of {len(_COMMON_SIZES)} common ones"

@@ -71,7 +71,7 @@ def faithful(results: Results) -> Answer:
 
 def _rests_on_a_guess(results: Results) -> bool:
     """Whether nothing is settled, and more images would not settle it."""
-    return results.verdict == "inconclusive" and results.subject.card_origin.assumed is not None
+    return results.verdict == "inconclusive" and results.subject.card_origin.assumption is not None
 
 
 def _deciding(results: Results) -> list[CheckResult]:

@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-from auditkit.model.card import STATE_IT
 from auditkit.runs.folder.results import CardOrigin, Results
 
 FINISH_IT = "If it was stopped, run its command again to finish it."
@@ -33,4 +32,4 @@ def _unfinished(results: Results) -> list[Notice]:
 
 def about_preprocessing(origin: CardOrigin) -> list[Notice]:
     """That the preprocessing is a guess; nothing where somebody stated it."""
-    return [Notice("Assumed preprocessing", f"{origin.assumption} {STATE_IT}")] if origin.assumed else []
+    return [Notice("Assumed preprocessing", str(origin.assumption))] if origin.assumption else []

@@ -164,8 +164,8 @@ def inspect(
     if model.device is CPU and is_quantised(model.file.proto) and sums_may_overflow():
         warnings += (_OVERFLOW,)
     origin = model.card.origin
-    if origin.assumed == "assumed":
-        warnings += (f"{origin.assumption} {cards.STATE_IT}",)
+    if origin.assumption and origin.assumed != "assumed, by accuracy":  # that has a warning of its own
+        warnings += (str(origin.assumption),)
     warnings = (*model.signature.warnings, *warnings, *model.card.warnings)
     return Inspection(model, accuracy, trial, missing, model.signature.guesses + notes, warnings)
 
@@ -180,6 +180,7 @@ def at_own_size(model: _Model, images: Dataset, reopen: Callable[[tuple[int, int
     except BadInput:  # it does not run at that size
         return model
     guess = f"input size {size[0]}x{size[1]}, that of the images: the file leaves it open; --size sets another"
+    resized.card = replace(resized.card, origin=replace(resized.card.origin, assumed_size=size))
     resized.signature = replace(resized.signature, guesses=(*resized.signature.guesses, guess))
     return resized
 
@@ -223,7 +224,7 @@ def settle_preprocessing(model: AnyClassifier, images: Dataset, progress: Progre
 
 
 def _chosen_by_accuracy(name: str, model: AnyClassifier) -> Card:
-    origin = cards.Origin(preset=name, assumed="assumed, by accuracy")
+    origin = replace(model.card.origin, preset=name, assumed="assumed, by accuracy")
     return replace(_preset(name, model), origin=origin)
 
 

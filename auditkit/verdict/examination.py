@@ -51,7 +51,7 @@ def finding_gate(policy: Policy, results: Results) -> FindingGate | None:
     if severity is None:
         return None
     level = deciding(severity)
-    if results.examination is None or results.subject.card_origin.assumed:
+    if results.examination is None or results.subject.card_origin.assumption:
         return FindingGate(level, "not assessed")
     counted = [finding.severity for finding in results.examination.findings if not finding.allowed]
     failed = any(at_least(found, level) for found in counted)

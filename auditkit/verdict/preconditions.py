@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from auditkit.errors import BadInput
 from auditkit.metrics.table import METRICS
-from auditkit.model.card import STATE_IT
 from auditkit.runs.evaluation.settings import resolved
 from auditkit.runs.folder.figures import CONTROL, Severity, Status
 from auditkit.runs.folder.results import PREPROCESSING, ModelFile, Refusal, Settings
@@ -56,10 +55,14 @@ def _settings(policy: Policy, measurements: Measurements) -> Finding:
 
 def _preprocessing(_policy: Policy, measurements: Measurements) -> Finding:
     """Whether somebody stated the preprocessing; with a guess, figures may be about inputs of another kind."""
-    title, assumption = "the preprocessing was stated", measurements.results.subject.card_origin.assumption
-    if assumption:
-        return _finding(PREPROCESSING, title, "inconclusive", assumption, what_to_do=STATE_IT)
-    return _finding(PREPROCESSING, title, "pass", "The preprocessing is not a guess.")
+    title, subject = "the preprocessing was stated", measurements.results.subject
+    origin, assumption = subject.card_origin, subject.card_origin.assumption
+    if assumption is not None:
+        return _finding(PREPROCESSING, title, "inconclusive", assumption.text, what_to_do=assumption.remedy)
+    if subject.dtype == "uint8" and origin.sha256 is None:
+        return _finding(PREPROCESSING, title, "pass", "The model takes whole pixels as they are.")
+    source = origin.source if origin.sha256 is None else f"the card {origin.source}"
+    return _finding(PREPROCESSING, title, "pass", f"The preprocessing was stated by {source}.")
 
 
 def changed_settings(policy: Policy, settings: Settings, classes: int) -> dict[str, tuple[object, object]]:

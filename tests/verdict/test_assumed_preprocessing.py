@@ -13,7 +13,6 @@ from onnx import TensorProto, helper
 import auditkit
 from auditkit.data.dataset import Dataset
 from auditkit.errors import BadInput, RuntimeFailure
-from auditkit.model.card import STATE_IT
 from auditkit.report.formats import FORMATS, render
 from auditkit.report.load_run import Loaded, load
 from auditkit.runs.evaluation.plan import bundle_digest
@@ -75,7 +74,10 @@ def test_every_command_warns_once_and_takes_the_preset_that_labels_speak_for(
     assert done.returncode == 0, done
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"warning: Nobody stated the preprocessing: preset {preset} is assumed")
-    assert line.endswith(STATE_IT)
+    assert line.endswith(
+        "State the preprocessing with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL "
+        "--write-card."
+    )
     assert _run(verb, folder, images, tmp_path / "out", "--dry-run", "--preset", preset).stderr == ""
 
 
@@ -108,7 +110,7 @@ def test_a_model_of_whole_pixels_needs_no_statement(tmp_path: Path) -> None:
     proto.graph.node[0].input[0] = "cast"
     proto.graph.node.insert(0, helper.make_node("Cast", ["image"], ["cast"], to=TensorProto.FLOAT))
     model = auditkit.load(onnx_models.save(proto, tmp_path))
-    assert (str(model.card.origin), model.card.origin.assumption) == ("preset none", "")
+    assert (str(model.card.origin), model.card.origin.assumption) == ("preset none", None)
 
 
 def test_a_model_that_fails_on_an_image_leaves_the_preset_as_it_is(
@@ -123,6 +125,41 @@ def test_a_model_that_fails_on_an_image_leaves_the_preset_as_it_is(
     monkeypatch.setattr(model, "scores", scores)
     settle_preprocessing(model, Dataset.open(folder / "labelled.npz", 4))
     assert str(model.card.origin) == USUAL
+
+
+@pytest.mark.parametrize("side", [8, 600])
+def test_a_size_that_the_file_leaves_open_is_a_guess_until_somebody_states_it(tmp_path: Path, side: int) -> None:
+    """Whether it is that of the images or, for large ones, a common one."""
+    onnx_models.save(onnx_models.convnet(size="S"), tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (4, side, side, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images)
+    out, taken = tmp_path / "out", 8 if side == 8 else 224
+    done = _run("evaluate", tmp_path, "images.npz", out, "--preset", "unit", "--dry-run")
+    warning, note = done.stderr.splitlines()
+    assert warning.startswith(f"warning: Nobody stated the input size: {taken}x{taken} is assumed, since the file")
+    assert "--size HEIGHTxWIDTH" in warning
+    assert note.startswith(f"note: guessed: input size {taken}x{taken}")
+    stated = ("--preset", "unit", "--size", taken, "--dry-run")
+    assert _run("evaluate", tmp_path, "images.npz", out, *stated).stderr == ""
+    both = _run("evaluate", tmp_path, "images.npz", out, "--dry-run", "--quiet").stderr
+    assert "Nobody stated the preprocessing and the input size: preset imagenet is assumed; " in both
+    assert "--preset NAME --size HEIGHTxWIDTH" in both
+    (tmp_path / "model.toml").write_text(f'schema_version = 1\n[preprocessing]\npreset = "unit"\nsize = {taken}\n')
+    assert _run("evaluate", tmp_path, "images.npz", out, "--dry-run").stderr == ""
+    (tmp_path / "model.toml").write_text('schema_version = 1\n[preprocessing]\npreset = "unit"\n')
+    done = _run("evaluate", tmp_path, "images.npz", out, "--dry-run", "--quiet")
+    assert done.stderr.startswith("warning: Nobody stated the input size")
+
+
+def test_a_run_records_the_size_that_was_assumed(tmp_path: Path) -> None:
+    onnx_models.save(onnx_models.convnet(size="S"), tmp_path)
+    images = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images)
+    assert _run("evaluate", tmp_path, "images.npz", tmp_path / "run", "--preset", "unit").returncode == 0
+    assert _origin(tmp_path / "run") == CardOrigin("preset unit", None, None, (8, 8))
+    again = _run("evaluate", tmp_path, "images.npz", tmp_path / "run", "--preset", "unit", "--size", 8)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert _origin(tmp_path / "run") == CardOrigin("preset unit", None)
 
 
 # The report -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from auditkit.metrics.betting import Sample
 from auditkit.metrics.statistics import paired_difference
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import NotAssessed
-from auditkit.model.card import STATE_IT
 from auditkit.records import to_json
 from auditkit.runs.folder.figures import Flag, FlagKind, NotRandomised, Verdict
 from auditkit.runs.folder.results import CheckResult, RecordedSuppression, Results
@@ -1451,6 +1450,10 @@ def test_a_failed_check_says_what_to_do_and_a_passed_one_does_not() -> None:
 # Preprocessing that nobody stated -------------------------------------------------------------------------------------
 
 
+STATE_IT = (
+    "State the preprocessing with --preset NAME or --card FILE, or write a card with auditkit inspect MODEL "
+    "--write-card."
+)
 GUESS = "Nobody stated the preprocessing: preset imagenet is assumed."
 
 
@@ -1458,6 +1461,31 @@ def assumed(found: Plain) -> Plain:
     """The same results with a preset that was assumed."""
     origin = {"source": "preset imagenet (assumed)", "sha256": None, "assumed": "assumed"}
     return found | {"subject": found["subject"] | {"card_origin": origin}}
+
+
+def test_an_input_size_that_nobody_stated_is_a_guess_too(good: Plain) -> None:
+    good["subject"]["card_origin"] = {"source": "preset unit", "sha256": None, "assumed_size": [224, 192]}
+    checks, said, _ = judged(DETAILED, good)
+    assert said == "inconclusive"
+    (finding,) = (entry for entry in checks if entry.id == "preprocessing-stated")
+    assert finding.reason.startswith("Nobody stated the input size: 224x192 is assumed, since the file leaves it open.")
+    assert finding.what_to_do.startswith("State the input size with --size HEIGHTxWIDTH or --card FILE")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source", "sha256", "reason"),
+    [
+        ("float32", "preset unit", None, "The preprocessing was stated by preset unit."),
+        ("float32", "vendor.toml", "0" * 64, "The preprocessing was stated by the card vendor.toml."),
+        ("uint8", "preset none", None, "The model takes whole pixels as they are."),
+    ],
+)
+def test_the_check_says_who_stated_the_preprocessing(
+    good: Plain, dtype: str, source: str, sha256: str | None, reason: str
+) -> None:
+    good["subject"] |= {"dtype": dtype, "card_origin": {"source": source, "sha256": sha256}}
+    finding = check(DETAILED, good, "preprocessing-stated")
+    assert (finding.status, finding.reason) == ("pass", reason)
 
 
 @pytest.mark.parametrize("rules", [DETAILED, read_policy("standard"), read_policy("strict")], ids=lambda p: p.name)

@@ -94,7 +94,7 @@ def caveats(a: FinishedRun, b: FinishedRun, images: list[str]) -> list[str]:
     notes += [
         f"the preprocessing of {side} is assumed"
         for side, results in zip(SIDES, (first, second), strict=True)
-        if results.subject.card_origin.assumed
+        if results.subject.card_origin.assumption is not None
     ]
     before, after = vars(first.settings), vars(second.settings)
     card_keys = ("gray",) if "gray" in first.settings.infill else ()

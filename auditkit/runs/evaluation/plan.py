@@ -177,7 +177,7 @@ def subject(model: AnyClassifier, images: Dataset, *, full_paths: bool = False) 
         card_source = path_name(card.origin.file, full=full_paths)
         if card.origin.file.is_file():
             card_digest = hashlib.sha256(card.origin.file.read_bytes()).hexdigest()
-    origin = CardOrigin(card_source, card_digest, card.origin.assumed)
+    origin = CardOrigin(card_source, card_digest, card.origin.assumed, card.origin.assumed_size)
     values = {name: value for name, value in card.to_json().items() if name != "source"}
     return Subject(
         file, signature.input, signature.output, signature.kind, signature.classes, signature.layout, signature.dtype,

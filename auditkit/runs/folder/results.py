@@ -11,7 +11,7 @@ from auditkit.metrics.faithfulness import parse_labels
 from auditkit.metrics.statistics import Method
 from auditkit.metrics.table import METRICS
 from auditkit.metrics.values import Note
-from auditkit.model.card import Assumed, assumption
+from auditkit.model.card import Assumed, Assumption
 from auditkit.records import Json, from_json, optional, to_object
 from auditkit.runs.folder import figures
 from auditkit.runs.folder.examination import Examination, Finding
@@ -50,6 +50,7 @@ class CardOrigin:
     source: str
     sha256: str | None
     assumed: Assumed | None = optional()  # None: somebody stated it, or the model takes pixels as they are
+    assumed_size: tuple[int, int] | None = optional()  # that nobody stated, of a file that leaves it open
 
     def __post_init__(self) -> None:
         says_so = next((why for why in get_args(Assumed) if self.source.endswith(f" ({why})")), None)
@@ -57,9 +58,9 @@ class CardOrigin:
             raise ValueError(f"has the source '{self.source:.60}', but is {self.assumed or 'not assumed'}.")
 
     @property
-    def assumption(self) -> str:
-        """A sentence about preprocessing that was assumed; empty where somebody stated it."""
-        return assumption(self.source, self.assumed)
+    def assumption(self) -> Assumption | None:
+        """What nobody stated about the preprocessing; None where nothing was assumed."""
+        return Assumption.of(self.source, self.assumed, self.assumed_size)
 
 
 @dataclass(frozen=True)
