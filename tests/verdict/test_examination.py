@@ -162,6 +162,9 @@ def test_a_finding_that_no_longer_fails_is_seen_without_the_originals(
 ) -> None:
     shutil.copytree(made / "run", tmp_path / "run")
     Forger(tmp_path / "run", made).results(change)
+    # An audit from Python has no command, which would show a severity that is missing in run.json too.
+    shutil.copy(made / "run" / "run.json", tmp_path / "run")
+    Forger(tmp_path / "run", made).finish()
     assert verify(tmp_path / "run").answer == "does not hold"
 
 
